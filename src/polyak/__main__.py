@@ -1,0 +1,7 @@
+"""`python -m polyak` is `polyak`."""
+
+import sys
+
+from polyak.cli import main
+
+sys.exit(main())

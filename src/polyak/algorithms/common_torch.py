@@ -1,0 +1,133 @@
+"""What the PyTorch algorithms share: the network, the gradient step, the moving average, the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from polyak.algorithms.initial import Weights
+from polyak.algorithms.interface import Batch
+from polyak.errors import PolyakError
+
+
+class Linear(nn.Module):
+    """One layer: weight (out, in) and bias (out,), or E of them stacked on a leading axis."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in) -> (B, out); stacked: (B, in) or (E, B, in) -> (E, B, out)."""
+        if self.weight.dim() == 2:
+            return functional.linear(x, self.weight, self.bias)
+        if x.dim() == 2:  # all E networks see the same input: one product instead of E
+            ensemble, outputs, inputs = self.weight.shape
+            y = functional.linear(x, self.weight.view(-1, inputs), self.bias.view(-1))
+            return y.view(len(x), ensemble, outputs).transpose(0, 1)
+        return torch.baddbmm(self.bias[:, None], x, self.weight.transpose(1, 2))
+
+
+class MLP(nn.ModuleList):
+    """Fully connected layers with ReLU between them; parameters `0.weight`, `0.bias`, `1.weight`, ...
+
+    All parameters are views of one tensor, `flat`, and so are their gradients: Adam and the moving
+    average of the target are then one operation each instead of one per parameter.
+    """
+
+    def __init__(self, weights: Mapping[str, np.ndarray], device: torch.device) -> None:
+        flat = torch.cat([torch.from_numpy(w).ravel() for w in weights.values()]).to(device)
+        views = dict(zip(weights, _views(flat, weights), strict=True))
+        super().__init__(
+            Linear(views[f"{layer}.weight"], views[f"{layer}.bias"])
+            for layer in range(len(weights) // 2)
+        )
+        self.flat = flat
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in) -> (B, out), or (E, B, out) for E stacked networks."""
+        *hidden, output = self
+        for layer in hidden:
+            x = functional.relu(layer(x))
+        return output(x)
+
+    def weights(self) -> Weights:
+        """A copy of the parameters as NumPy arrays."""
+        return {name: p.detach().cpu().numpy().copy() for name, p in self.named_parameters()}
+
+
+class Adam:
+    """Adam (Kingma & Ba 2015, epsilon 1e-8) on all parameters of a network."""
+
+    def __init__(self, network: MLP, learning_rate: float) -> None:
+        self._parameters = list(network.parameters())
+        # The optimiser sees one long parameter; its gradient is the network's, side by side.
+        flat = nn.Parameter(network.flat)
+        flat.grad = torch.zeros_like(network.flat)
+        self._gradients = _views(flat.grad, dict(network.named_parameters()))
+        self._adam = torch.optim.Adam([flat], lr=learning_rate, fused=True)
+
+    def minimize(self, loss: Tensor) -> None:
+        """One step down the gradient of a scalar loss, with respect to this network only."""
+        gradients = torch.autograd.grad(loss, self._parameters)
+        torch._foreach_copy_(self._gradients, gradients)
+        self._adam.step()
+
+
+def polyak_average(target: MLP, network: MLP, tau: float) -> None:
+    """target <- (1 - tau) target + tau network (Lillicrap et al. 2016, algorithm 1)."""
+    target.flat.lerp_(network.flat, tau)
+
+
+def tensors(batch: Batch, device: torch.device) -> Batch:
+    """The batch on the device; on a CPU without a copy."""
+    return Batch(*(torch.from_numpy(array).to(device) for array in batch))
+
+
+def prepare(device: str, deterministic: bool) -> tuple[torch.device, str]:
+    """Chooses the device and makes PyTorch repeatable.
+
+    Args:
+        device: `auto` (a GPU if there is one), `cpu` or `cuda`.
+        deterministic: refuse operations whose result depends on scheduling.
+
+    Returns:
+        The device and one line that says what was chosen.
+
+    Raises:
+        PolyakError: `cuda` without a GPU that PyTorch can use.
+    """
+    gpu = torch.cuda.is_available()
+    if device == "cuda" and not gpu:
+        raise PolyakError(
+            f"--device cuda: PyTorch {torch.__version__} sees no GPU; use --device cpu or install "
+            "PyTorch's CUDA build"
+        )
+    torch.use_deterministic_algorithms(deterministic)
+    if gpu and device != "cpu":
+        torch.backends.cudnn.deterministic = deterministic
+        return torch.device("cuda"), f"device: cuda ({torch.cuda.get_device_name()})"
+    threads = f"{torch.get_num_threads()} thread{'s'[: torch.get_num_threads() > 1]}"
+    return torch.device("cpu"), f"device: cpu ({threads})"
+
+
+def export(state: Any) -> Weights:
+    """Actor's and critics' weights as NumPy arrays, named `actor.0.weight`, `critic.0.bias`, ..."""
+    return {
+        f"{network}.{name}": array
+        for network in ("actor", "critic")
+        for name, array in getattr(state, network).weights().items()
+    }
+
+
+def _views(flat: Tensor, like: Mapping[str, Any]) -> list[Tensor]:
+    """Cuts a flat tensor into consecutive views with the shapes of `like`."""
+    sizes = [int(np.prod(array.shape)) for array in like.values()]
+    parts = torch.split(flat, sizes)
+    return [part.view(array.shape) for part, array in zip(parts, like.values(), strict=True)]

@@ -1,0 +1,78 @@
+"""What an algorithm offers to the loop, and what the loop hands to it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from polyak.algorithms.configs import DDPGConfig
+from polyak.algorithms.initial import Weights
+
+
+class Batch(NamedTuple):
+    """Transitions for one update. B batch, O observation, A action; float32 arrays or tensors."""
+
+    obs: Any
+    """(B, O)"""
+    action: Any
+    """(B, A) in [-1, 1]"""
+    reward: Any
+    """(B,)"""
+    next_obs: Any
+    """(B, O) the true last observation where the episode ended"""
+    terminated: Any
+    """(B,) 1.0 where the task ended, else 0.0; a time limit is no end"""
+
+
+class State(Protocol):
+    """What an algorithm learns. Opaque to the loop but for the actor, which it hands back to `act`."""
+
+    @property
+    def actor(self) -> Any:
+        """The network that `act` plays."""
+
+
+Metrics = dict[str, Any]
+"""Scalars by name, still on the device: fetching them would make every update wait."""
+
+
+class Algorithm(Protocol):
+    """A module such as `ddpg_torch`. All randomness comes in as arguments."""
+
+    def init(
+        self, config: Any, obs_dim: int, action_dim: int, generator: np.random.Generator, device: Any
+    ) -> State:
+        """New networks, targets and optimisers, initial weights drawn from `generator`."""
+
+    def act(self, config: Any, actor: Any, obs: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Actions (N, A) in [-1, 1] for obs (N, O); `noise` (N, A) is standard normal.
+
+        Zero noise gives the evaluation policy.
+        """
+
+    def update(
+        self, config: Any, state: Any, batch: Batch, noise: np.ndarray
+    ) -> tuple[State, Metrics]:
+        """One update of the critic and, when due, of actor and targets.
+
+        `noise` is (K, B, A) standard normal with K = `config.noises_per_update`. PyTorch changes the
+        state in place and returns it, JAX returns a new one: the call is the same. Metrics hold the
+        actor's loss only where the actor was updated.
+        """
+
+    def Actor(self, weights: Weights, device: Any) -> Any:
+        """The policy network with these weights."""
+
+
+class Backend(Protocol):
+    """A module such as `common_torch`: what is particular to the library, not to the algorithm."""
+
+    def prepare(self, device: str, deterministic: bool) -> tuple[Any, str]:
+        """Sets the library up; returns the device and one line that says what was chosen."""
+
+    def export(self, state: Any) -> Weights:
+        """Actor's and critics' weights as NumPy arrays, named `actor.0.weight`, `critic.0.bias`, ..."""
+
+
+Config = DDPGConfig

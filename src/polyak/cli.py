@@ -1,0 +1,308 @@
+"""The command line. Heavy libraries are imported by the command that needs them."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn, get_args
+
+from polyak import __version__, algorithms
+from polyak.errors import PolyakError
+
+TRAIN_USAGE = "polyak train ALGORITHM [--env-id ID] [--preset NAME] [flags]"
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are `PolyakError`s, one line each."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises the message."""
+        raise PolyakError(f"{message} (see {self.prog} --help)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit code: 0, 2 for a user's error, 130 when interrupted."""
+    warnings.showwarning = _show_warning
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        _run(list(sys.argv[1:] if arguments is None else arguments))
+    except PolyakError as error:
+        print(f"polyak: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("polyak: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, as `| head` does
+        sys.stderr.close()
+        return 141
+    return 0
+
+
+def _run(arguments: list[str]) -> None:
+    if arguments[:1] == ["train"]:
+        return _train(arguments[1:])
+    parser = Parser(prog="polyak", description=__doc__ and "Trains continuous-control agents.")
+    parser.add_argument("--version", action="version", version=f"polyak {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands.add_parser("train", help="train an agent: " + TRAIN_USAGE, add_help=False)
+
+    command = commands.add_parser("evaluate", help="evaluate a saved agent, noise off")
+    _agent_arguments(command)
+    command.add_argument("--episodes", type=_positive, help="default: those of its last evaluation")
+    command.set_defaults(command=_evaluate)
+
+    command = commands.add_parser("enjoy", help="watch a saved agent, or record it")
+    _agent_arguments(command)
+    _record_arguments(command)
+    command.set_defaults(command=_enjoy)
+
+    command = commands.add_parser("report", help="draw the learning curves of some runs")
+    command.add_argument("runs", nargs="+", type=Path, help="run folders, or folders of them")
+    command.add_argument("--output", type=Path, default=Path("report"), help="folder to write")
+    command.set_defaults(command=_report)
+
+    options, unknown = parser.parse_known_args(arguments)
+    _refuse_unknown(unknown, parser, commands.choices[arguments[0]])
+    options.command(options)
+
+
+def _train(arguments: list[str]) -> None:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        names = ", ".join(algorithms.CONFIGS)
+        print(
+            f"usage: {TRAIN_USAGE}\n\nalgorithms: {names} (or an experiment's name, such as "
+            "ddpg_continuous_action)\n\n`polyak train ALGORITHM --help` lists the flags."
+        )
+        return None
+    if arguments[0].startswith("-"):
+        raise PolyakError(f"name the algorithm first: {TRAIN_USAGE}")
+    parser = train_parser(arguments[0])
+    options, unknown = parser.parse_known_args(arguments[1:])
+    _refuse_unknown(unknown, parser)
+    given = vars(options)
+    own = {name: given.pop(name) for name in OWN if name in given}
+    if own.get("skip_train"):
+        return _skip_train(arguments[0], own, given)
+    if "load_path" in own:
+        raise PolyakError("--load-path plays a saved agent: add --skip-train")
+
+    from polyak import training
+
+    if "record_path" in own:
+        from polyak import recording
+
+        recording.check_path(own["record_path"])
+    run = training.train(arguments[0], progress=True, **given)
+    print(f"run={run.path}")
+    if (result := run.final_eval_return) is not None:
+        print(f"final_eval_return={result:.2f}")
+    if "record_path" in own:
+        _record(run.path / "final", own)
+    return None
+
+
+OWN = (
+    "load_path",
+    "skip_train",
+    "record_path",
+    "record_episodes",
+    "record_fps",
+    "record_frame_skip",
+)
+"""Flags of `polyak train` that are no settings of a run."""
+
+
+def train_parser(name: str) -> argparse.ArgumentParser:
+    """The flags of `polyak train NAME`, made from the settings' own declarations.
+
+    A flag that was not given is absent from the result, so that presets and defaults can be told
+    from what the user asked for.
+    """
+    from polyak import settings
+
+    algorithm, _ = algorithms.parse(name)
+    parser = Parser(
+        prog=f"polyak train {name}", argument_default=argparse.SUPPRESS, allow_abbrev=False
+    )
+    known = ", ".join(settings.presets(algorithm)) or "none ship"
+    parser.add_argument("--preset", help=f"tuned settings ({known}), or a TOML file of your own")
+    parser.add_argument("--learning-rate", type=float, help="step size of all optimisers")
+    parser.add_argument(
+        "--no-cuda", action="store_const", const="cpu", dest="device", help="same as --device cpu"
+    )
+    hints = settings.types(algorithm)
+    for key, field in settings.fields(algorithm).items():
+        if key == "algorithm":
+            continue
+        flag = "--" + key.replace("_", "-")
+        text = field.metadata["help"].replace("%", "%%")
+        default = "" if field.default in ("", None) else f" (default: {field.default})"
+        kind = next(t for t in (*get_args(hints[key]), hints[key]) if t is not type(None))
+        names = (flag, *field.metadata["aliases"])
+        if kind is bool:
+            parser.add_argument(*names, dest=key, nargs="?", const=True, type=_boolean,
+                                metavar="BOOL", help=text + default)  # fmt: skip
+            parser.add_argument("--no-" + flag[2:], dest=key, action="store_false",
+                                help=argparse.SUPPRESS)  # fmt: skip
+        else:
+            number = {int: _integer, float: float}.get(kind, str)
+            parser.add_argument(*names, dest=key, type=number, metavar=kind.__name__.upper(),
+                                help=text + default)  # fmt: skip
+    parser.add_argument(
+        "--skip-train", action="store_true", help="only play the agent in --load-path"
+    )
+    parser.add_argument("--load-path", type=Path, help="saved agent for --skip-train")
+    _record_arguments(parser, prefix="record-")
+    return parser
+
+
+def _skip_train(name: str, own: dict[str, Any], given: dict[str, Any]) -> None:
+    from polyak import models, settings
+
+    if "load_path" not in own:
+        raise PolyakError("--skip-train needs --load-path with a saved agent")
+    algorithm, _ = algorithms.parse(name)
+    agent = models.load(own["load_path"])
+    if agent.info["algorithm"] != algorithm:
+        raise PolyakError(
+            f"{own['load_path']} was trained by {agent.info['algorithm']}, not {algorithm}"
+        )
+    chosen = settings.setup(name, given).settings
+    if "env_id" in given and given["env_id"] != agent.spec.env_id:
+        raise PolyakError(f"{own['load_path']} plays {agent.spec.env_id}, not {chosen.env_id}")
+    if "record_path" in own:
+        _record(own["load_path"], own)
+    else:
+        _print_evaluation(own["load_path"], given.get("eval_episodes"), None, trust=False)
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    _print_evaluation(options.path, options.episodes, options.seed, trust=options.trust_env)
+
+
+def _enjoy(options: argparse.Namespace) -> None:
+    own = {k: v for k, v in vars(options).items() if v is not None}
+    _record(options.path, own)
+
+
+def _report(options: argparse.Namespace) -> None:
+    from polyak.report import curves
+
+    print(f"curve={curves.draw(options.runs, options.output / 'learning_curve.png')}")
+
+
+def _print_evaluation(path: Path, episodes: int | None, seed: int | None, *, trust: bool) -> None:
+    from contextlib import closing
+
+    from polyak import models
+    from polyak.environments import Environment
+    from polyak.evaluation import evaluate
+
+    agent = models.load(path)
+    with closing(Environment(models.trusted_env_id(agent, trust))) as env:
+        models.check_fits(agent, env.spec)
+        result = evaluate(agent.policy(), env, models.seeds(agent, episodes, seed))
+    for index, (start, total, length) in enumerate(zip(*result, strict=True)):
+        print(f"episode={index + 1} seed={start} return={total:.6g} length={length}")
+    print(f"eval_return={result.mean:.2f} std={result.std:.2f} episodes={len(result.seeds)}")
+
+
+def _record(path: Path, own: dict[str, Any]) -> None:
+    from polyak import models, recording
+
+    agent = models.load(path)
+    env_id = models.trusted_env_id(agent, own.get("trust_env", False))
+    seeds = models.seeds(agent, own.get("record_episodes", 1), own.get("seed"))
+    if "record_path" not in own:
+        recording.watch(agent.policy(), env_id, seeds=seeds)
+        return
+    returns = recording.record(
+        agent.policy(),
+        env_id,
+        own["record_path"],
+        seeds=seeds,
+        fps=own.get("record_fps", 20),
+        frame_skip=own.get("record_frame_skip", 8),
+    )
+    print(f"recorded={own['record_path']} returns={' '.join(f'{r:.2f}' for r in returns)}")
+
+
+def _agent_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", type=Path, help="run folder or saved agent")
+    parser.add_argument("--seed", type=_whole, help="seed of the episodes; default: the agent's own")
+    parser.add_argument(
+        "--trust-env",
+        action="store_true",
+        help="allow the saved agent to name a module of yours that registers its environment",
+    )
+
+
+def _record_arguments(parser: argparse.ArgumentParser, prefix: str = "") -> None:
+    add = parser.add_argument
+    add("--record-path", type=Path, help="write a .gif or .mp4")
+    names = ("--record-episodes",) if prefix else ("--record-episodes", "--episodes")
+    add(*names, dest="record_episodes", type=_positive, help="episodes (default: 1)")
+    add("--record-fps", type=_positive, help="frames per second (default: 20)")
+    add("--record-frame-skip", type=_positive,
+        help="environment steps per frame (default: 8)")  # fmt: skip
+
+
+def _refuse_unknown(unknown: list[str], *parsers: argparse.ArgumentParser) -> None:
+    for argument in unknown:
+        flag = argument.split("=")[0]
+        known = [option for parser in parsers for option in parser._option_string_actions]
+        near = difflib.get_close_matches(flag, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else f" (see {parsers[-1].prog} --help)"
+        raise PolyakError(f"unknown argument {argument}{hint}")
+
+
+def _integer(text: str) -> int:
+    """Accepts 1000000, 1_000_000 and 1e6."""
+    try:
+        return int(text)
+    except ValueError:
+        value = float(text)
+        if not value.is_integer():
+            raise ValueError(text) from None
+        return int(value)
+
+
+def _positive(text: str) -> int:
+    value = _integer(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
+def _whole(text: str) -> int:
+    value = _integer(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be 0 or more, not {value}")
+    return value
+
+
+def _boolean(text: str) -> bool:
+    values = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if text.lower() not in values:
+        raise argparse.ArgumentTypeError(f"must be True or False, not {text!r}")
+    return values[text.lower()]
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: Any = None,
+    line: str | None = None,
+) -> None:
+    print(f"polyak: warning: {message}", file=sys.stderr)

@@ -1,0 +1,362 @@
+"""Gymnasium environments as an agent sees them, and the only file that knows Gymnasium.
+
+Agent side: observations are flat float32 vectors, actions lie in [-1, 1]. Environment side: whatever
+`Box` the task has, of any float dtype, shape and bounds. Nothing else in Polyak knows about bounds.
+
+Several environments are stepped one after another by a plain loop rather than by a Gymnasium
+`VectorEnv`: its autoreset modes hide an episode's last observation in three different places, and it
+costs 20-30 microseconds a step. Here the last observation is simply returned beside the first one of
+the next episode.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import logging
+import math
+import re
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Space
+
+from polyak import pusher
+from polyak.errors import PolyakError
+
+# An action bound beyond this is a sentinel for "unbounded" (float32's largest is 3.4e38): scaling
+# [-1, 1] to it would make every action either zero or absurd.
+LARGEST_BOUND = 1e30
+
+
+TRAINING, EVALUATION, FINAL, PLAY = range(4)
+"""What environment seeds are for; see `seeds_for`."""
+
+
+class Spec(NamedTuple):
+    """What an algorithm and a saved agent need to know of an environment."""
+
+    env_id: str
+    obs_shape: tuple[int, ...]
+    action_shape: tuple[int, ...]
+    action_dtype: str
+    action_low: np.ndarray
+    """(A,) float64, in the environment's units."""
+    action_high: np.ndarray
+    """(A,) float64, in the environment's units."""
+
+    @property
+    def obs_dim(self) -> int:
+        """O, the length of the flattened observation."""
+        return math.prod(self.obs_shape)
+
+    @property
+    def action_dim(self) -> int:
+        """A, the length of the flattened action."""
+        return math.prod(self.action_shape)
+
+
+def scale_action(action: np.ndarray, spec: Spec) -> np.ndarray:
+    """Maps actions (..., A) in [-1, 1] to the environment's own units, dtype and shape (..., *shape).
+
+    The form low (1 - t) + high t is exact at both ends and cannot overflow, which the usual
+    bias + scale * action is not and can. It is clipped in the box's dtype, since rounding to float32
+    or float16 can step over a bound that the float64 value respects.
+    """
+    t = 0.5 * (np.clip(action, -1.0, 1.0).astype(np.float64) + 1.0)
+    scaled = (spec.action_low * (1.0 - t) + spec.action_high * t).astype(spec.action_dtype)
+    low, high = (bound.astype(spec.action_dtype) for bound in (spec.action_low, spec.action_high))
+    return np.clip(scaled, low, high).reshape(*action.shape[:-1], *spec.action_shape)
+
+
+class Environment:
+    """One environment: float32 observations (O,), actions (A,) in [-1, 1].
+
+    Raises:
+        PolyakError: unknown id, an environment that cannot be built, or a space that Polyak cannot use.
+    """
+
+    def __init__(self, env_id: str, **kwargs: Any) -> None:
+        self.env = _make(env_id, kwargs)
+        try:
+            obs_space = _observation_box(env_id, self.env.observation_space)
+            action_space = _action_box(env_id, self.env.action_space)
+        except PolyakError:
+            self.env.close()
+            raise
+        self.spec = Spec(
+            env_id=env_id,
+            obs_shape=obs_space.shape,
+            action_shape=action_space.shape,
+            action_dtype=str(action_space.dtype),
+            action_low=action_space.low.astype(np.float64).ravel(),
+            action_high=action_space.high.astype(np.float64).ravel(),
+        )
+
+    @property
+    def unwrapped(self) -> gymnasium.Env[Any, Any]:
+        """The task itself, without Gymnasium's wrappers."""
+        return self.env.unwrapped
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        """Begins an episode and returns its first observation (O,).
+
+        With a seed, everything random in the environment restarts from it; without, the
+        environment's own generator goes on.
+        """
+        obs, _ = self.env.reset(seed=seed)
+        if seed is not None:
+            self.env.action_space.seed(seed)
+        return self._flat(obs)
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        """One step with action (A,) in [-1, 1].
+
+        Returns observation (O,), reward, terminated, truncated. After an end the caller resets.
+        """
+        obs, reward, terminated, truncated, _ = self.env.step(scale_action(action, self.spec))
+        return self._flat(obs), float(reward), bool(terminated), bool(truncated)
+
+    def render(self) -> np.ndarray:
+        """The present frame, (height, width, 3) uint8; needs render_mode="rgb_array"."""
+        return np.asarray(self.env.render())
+
+    def close(self) -> None:
+        """Frees the environment and its windows."""
+        self.env.close()
+
+    @staticmethod
+    def _flat(obs: Any) -> np.ndarray:
+        # A copy: some environments return a view of a buffer that they overwrite at the next step.
+        with np.errstate(over="ignore"):  # becomes inf, which `Environments` reports by its index
+            return np.array(obs, dtype=np.float32).ravel()
+
+
+class Episode(NamedTuple):
+    """A finished episode."""
+
+    step: int
+    """The environment step, counted over all environments from 1, at which it ended."""
+    episodic_return: float
+    length: int
+
+
+class Steps(NamedTuple):
+    """One step of every environment. N environments, O observation, all arrays row by environment."""
+
+    obs: np.ndarray
+    """(N, O) what to act on next: the first observation of the next episode after an end."""
+    next_obs: np.ndarray
+    """(N, O) what the action led to: the true last observation after an end."""
+    reward: np.ndarray
+    """(N,) float32."""
+    terminated: np.ndarray
+    """(N,) bool: the task ended, nothing follows."""
+    truncated: np.ndarray
+    """(N,) bool: a limit from outside cut the episode; values go on."""
+    episodes: list[Episode]
+    """Those that ended in this step, in the order of the environments."""
+
+
+class Environments:
+    """N environments stepped one after another; ended episodes restart by themselves.
+
+    Args:
+        env_id: any registered id, or `module:Env-v0`, where the module registers it when imported.
+        seeds: one for each environment.
+
+    Raises:
+        PolyakError: see `Environment`.
+    """
+
+    def __init__(self, env_id: str, seeds: Sequence[int], **kwargs: Any) -> None:
+        self._envs = [Environment(env_id, **kwargs) for _ in seeds]
+        self._seeds = list(seeds)
+        self.spec = self._envs[0].spec
+        self.steps = 0
+        self._returns = np.zeros(len(seeds))  # float64: float32 loses whole units on long episodes
+        self._lengths = np.zeros(len(seeds), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._envs)
+
+    def reset(self) -> np.ndarray:
+        """Begins the first episode of every environment from its seed; observations (N, O)."""
+        self._returns[:] = 0.0
+        self._lengths[:] = 0
+        obs = np.stack(
+            [env.reset(seed) for env, seed in zip(self._envs, self._seeds, strict=True)]
+        )
+        for index in range(len(self)):
+            self._check(index, obs[index])
+        return obs
+
+    def step(self, actions: np.ndarray) -> Steps:
+        """One step of each environment with actions (N, A) in [-1, 1].
+
+        Raises:
+            PolyakError: an observation or a reward is not finite; one such number would poison
+                networks and replay for good.
+        """
+        n = len(self)
+        next_obs = np.empty((n, self.spec.obs_dim), dtype=np.float32)
+        reward = np.empty(n, dtype=np.float32)
+        terminated = np.zeros(n, dtype=bool)
+        truncated = np.zeros(n, dtype=bool)
+        obs = next_obs
+        episodes: list[Episode] = []
+        for i, env in enumerate(self._envs):
+            next_obs[i], r, terminated[i], truncated[i] = env.step(actions[i])
+            reward[i] = r
+            self.steps += 1
+            self._check(i, next_obs[i], float(reward[i]))
+            self._returns[i] += r
+            self._lengths[i] += 1
+            if terminated[i] or truncated[i]:
+                episodes.append(
+                    Episode(self.steps, float(self._returns[i]), int(self._lengths[i]))
+                )
+                self._returns[i] = 0.0
+                self._lengths[i] = 0
+                if obs is next_obs:
+                    obs = next_obs.copy()
+                obs[i] = env.reset()
+                self._check(i, obs[i])
+            elif obs is not next_obs:
+                obs[i] = next_obs[i]
+        return Steps(obs, next_obs, reward, terminated, truncated, episodes)
+
+    def close(self) -> None:
+        """Frees every environment."""
+        for env in self._envs:
+            env.close()
+
+    def _check(self, index: int, obs: np.ndarray, reward: float = 0.0) -> None:
+        where = f"at step {self.steps} in environment {index}: training stopped"
+        if not math.isfinite(reward):
+            raise PolyakError(f"reward is {reward} {where}; mend the task")
+        if not np.isfinite(obs).all():
+            bad = int(np.flatnonzero(~np.isfinite(obs))[0])
+            raise PolyakError(f"observation[{bad}] is {obs[bad]} {where}; mend the task")
+
+
+def seeds_for(seed: int, stream: int, count: int) -> list[int]:
+    """`count` environment seeds for a run; the streams `TRAINING`, `EVALUATION`, ... do not overlap.
+
+    Spread by a hash, since seed + i would give run 1's second environment and run 2's first one the
+    same episodes.
+    """
+    words = np.random.SeedSequence([seed, stream]).generate_state(count)
+    return [int(word) & 0x7FFFFFFF for word in words]
+
+
+def caution(env_id: str) -> str | None:
+    """One line that whoever trains on this task should know, or None."""
+    return pusher.STOCK_WARNING if pusher.is_stock_pusher(env_id) else None
+
+
+def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+    name = _registered_name(env_id)
+    _quiet_mujoco()
+    try:
+        with warnings.catch_warnings():
+            # Gymnasium warns that v4 is not the newest and that bounds are cast to float32: neither
+            # is news to someone who asked for that task.
+            warnings.simplefilter("ignore")
+            return gymnasium.make(name, disable_env_checker=True, **kwargs)
+    except PolyakError:
+        raise
+    except Exception as error:  # whatever a third-party constructor raises
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise PolyakError(f"environment {env_id!r} cannot be built: {reason}") from error
+
+
+def _registered_name(env_id: str) -> str:
+    """The registered id behind `env_id`, or a PolyakError that says what to use instead."""
+    pusher.register()
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # a user's module can fail in any way
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise PolyakError(
+                f"module {module!r} of environment {env_id!r} cannot be imported ({reason}); "
+                "is it installed, or in this folder?"
+            ) from error
+    task = re.sub(r"-v\d+$", "", name)
+    if name == "Pusher-v4" and pusher.stock_v4_is_refused():
+        raise PolyakError(pusher.V4_HINT)
+    versions = [i for i in (f"{task}-v5", f"{task}-v4") if i in gymnasium.registry]
+    if name in gymnasium.registry:
+        if re.search(r"-v[23]$", name) and "mujoco" in str(gymnasium.registry[name].entry_point):
+            raise PolyakError(
+                f"environment {name!r} was removed from Gymnasium; use {' or '.join(versions)}"
+            )
+        return name
+    known = [i for i, spec in gymnasium.registry.items() if _usable(i, spec)]
+    lower = {i.lower(): i for i in known}
+    near = versions or [lower[i] for i in difflib.get_close_matches(name.lower(), lower, n=3)]
+    hint = f"; did you mean {', '.join(near)}?" if near else "; is its package installed?"
+    raise PolyakError(f"no environment {env_id!r}{hint}")
+
+
+def _usable(env_id: str, spec: Any) -> bool:
+    """Whether to suggest this id: not the removed MuJoCo versions, nor Gymnasium's experimental twins."""
+    entry = str(spec.entry_point)
+    return not (
+        re.search(r"-v[23]$", env_id) and "mujoco" in entry or env_id.startswith("phys2d/")
+    ) and not env_id.startswith("tabular/")
+
+
+def _observation_box(env_id: str, space: Space[Any]) -> Box:
+    if not isinstance(space, Box):
+        raise PolyakError(
+            f"{env_id} observes {_name(space)}; Polyak needs a Box: wrap the environment in "
+            "gymnasium.wrappers.FlattenObservation and register that"
+        )
+    if 0 in space.shape:
+        raise PolyakError(f"{env_id} observes nothing: {_name(space)}")
+    return space
+
+
+def _action_box(env_id: str, space: Space[Any]) -> Box:
+    if not isinstance(space, Box):
+        raise PolyakError(
+            f"{env_id} has action space {_name(space)}; DDPG, TD3 and SAC need a Box: choose a "
+            "continuous-control task such as Pendulum-v1 or Hopper-v5"
+        )
+    if not np.issubdtype(space.dtype, np.floating):
+        raise PolyakError(f"{env_id} has integer actions {_name(space)}; Polyak needs a float Box")
+    if 0 in space.shape:
+        raise PolyakError(f"{env_id} has an empty action space {_name(space)}")
+    for index, (low, high) in enumerate(zip(space.low.ravel(), space.high.ravel(), strict=True)):
+        box = f"{env_id} has action bounds [{low}, {high}] in dimension {index}"
+        if not max(abs(float(low)), abs(float(high))) < LARGEST_BOUND:
+            raise PolyakError(
+                f"{box}, which is unbounded: wrap the environment in "
+                "gymnasium.wrappers.RescaleAction or give its Box finite bounds"
+            )
+        if not low < high:
+            raise PolyakError(f"{box}, which leaves no choice: remove that dimension")
+    return space
+
+
+def _name(space: Space[Any]) -> str:
+    return re.sub(r"\s+", " ", str(space))[:120]
+
+
+def _quiet_mujoco() -> None:
+    """Sends MuJoCo's warnings to the logger `polyak.mujoco`.
+
+    By itself MuJoCo prints them over the progress bar and appends them to MUJOCO_LOG.TXT in the
+    user's working folder.
+    """
+    try:
+        mujoco = importlib.import_module("mujoco")
+    except ImportError:  # tasks without MuJoCo need none
+        return
+    mujoco.set_mju_user_warning(logging.getLogger("polyak.mujoco").info)

@@ -1,0 +1,178 @@
+"""A run's folder: what was asked for, how it stands, and reading it back."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from polyak.errors import PolyakError
+from polyak.settings import Setup
+
+LIBRARIES = ("polyak", "numpy", "gymnasium", "mujoco", "torch", "jax", "jaxlib", "optax")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder of one run.
+
+        config.json     every setting, versions, command line, git commit, machine
+        status.json     running | finished | failed | interrupted, step, last error
+        metrics.jsonl   one JSON object a line
+        events.out...   the same for TensorBoard
+        final/  best/   saved agents
+    """
+
+    path: Path
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Contents of config.json."""
+        return read_json(self.path / "config.json")
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Contents of status.json."""
+        return read_json(self.path / "status.json")
+
+    @property
+    def final_eval_return(self) -> float | None:
+        """Mean return of the final deterministic evaluation, or None where there was none."""
+        result = read_json(self.path / "final" / "agent.json")["results"].get("evaluation")
+        return sum(result["returns"]) / len(result["returns"]) if result else None
+
+    def metrics(self, name: str | None = None) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl; with a name, those that hold that metric."""
+        rows = []
+        with (self.path / "metrics.jsonl").open(encoding="utf-8") as file:
+            for line in file:
+                if line.endswith("\n"):  # a row cut off by a crash is no row
+                    rows.append(json.loads(line))
+        return [row for row in rows if name is None or name in row]
+
+    def write_status(self, state: str, step: int, error: str = "") -> None:
+        """Replaces status.json as a whole: a reader never sees half of it."""
+        status = {"state": state, "step": step, "error": error, "time": time.time()}
+        write_json(self.path / "status.json", status)
+
+
+def create(setup: Setup) -> Run:
+    """Makes a new run folder, never one that exists, and writes its configuration.
+
+    Raises:
+        PolyakError: the folder cannot be written.
+    """
+    settings = setup.settings
+    parts = (settings.env_id, settings.exp_name, str(settings.seed), str(int(time.time())))
+    name = "__".join(re.sub(r"[:/\\]+", "-", part) for part in parts)
+    path = Path(settings.runs_dir) / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1000):  # runs that began in the same second
+            try:
+                path = path.with_name(f"{name}-{attempt + 1}" if attempt else name)
+                path.mkdir()
+                break
+            except FileExistsError:
+                continue
+        run = Run(path)
+        write_json(path / "config.json", setup.asdict() | {"context": context()})
+        run.write_status("running", 0)
+    except OSError as error:
+        raise PolyakError(
+            f"cannot write the run folder {path}: {error.strerror}; choose another --runs-dir"
+        ) from error
+    return run
+
+
+def context() -> dict[str, Any]:
+    """Where a run happens: versions, command line, git commit, machine, threads."""
+    return {
+        "versions": versions(),
+        "command": sys.argv,
+        "git": _git(),
+        "machine": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": os.environ.get("OMP_NUM_THREADS", ""),
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the libraries that results depend on."""
+    found = {"python": platform.python_version()}
+    for library in LIBRARIES:
+        try:
+            found[library] = metadata.version(library)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        PolyakError: no such file, or not a JSON object.
+    """
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise PolyakError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise PolyakError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise PolyakError(f"{path} holds no JSON object")
+    return value
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Writes a JSON object so that the file is always whole: the old one, or the new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2, ensure_ascii=False, allow_nan=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _git() -> dict[str, Any]:
+    """Commit and tags of the working folder, empty outside a repository."""
+
+    def ask(*command: str) -> str:
+        answer = subprocess.run(
+            ("git", *command), capture_output=True, text=True, timeout=10, check=False
+        )
+        return answer.stdout.strip() if answer.returncode == 0 else ""
+
+    try:
+        commit = ask("rev-parse", "HEAD")
+        if not commit:
+            return {}
+        return {
+            "commit": commit,
+            "tags": ask("tag", "--points-at", "HEAD").split(),
+            "dirty": bool(ask("status", "--porcelain", "--untracked-files=no")),
+        }
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:  # not Linux
+        return platform.processor()
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1] if found else platform.processor()

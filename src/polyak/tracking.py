@@ -1,0 +1,168 @@
+"""Where a run's numbers go: JSON lines (the truth), TensorBoard, and the progress bar."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, TextIO
+
+from tensorboardX import SummaryWriter
+from tqdm import tqdm
+
+from polyak.environments import Episode
+from polyak.errors import PolyakError
+from polyak.evaluation import Evaluation
+from polyak.runs import Run
+
+
+class Tracker:
+    """Writes a run's metrics; use it as a context manager.
+
+    Every row says at which environment step something happened (the first step is 1) and how many
+    seconds after the start of the run.
+
+    Args:
+        run: the folder to write to.
+        total: environment steps that the run will take.
+        progress: whether to show a progress bar on standard error.
+    """
+
+    def __init__(self, run: Run, total: int, *, progress: bool) -> None:
+        self._file: TextIO = (run.path / "metrics.jsonl").open("a", encoding="utf-8")
+        self._board = SummaryWriter(str(run.path), write_to_disk=True)
+        self._began = time.perf_counter()
+        self._speed = Speed()
+        self._seen: dict[str, str] = {}
+        # Without a terminal a bar is a line in a log: two a minute are enough.
+        self._bar = tqdm(
+            total=total,
+            unit="step",
+            disable=not progress,
+            mininterval=0.2 if sys.stderr.isatty() else 30.0,
+            dynamic_ncols=True,
+            bar_format="{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {postfix}"
+            " [{elapsed}<{remaining}]",
+        )
+
+    def __enter__(self) -> Tracker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.close()
+        self._file.close()
+        self._board.close()
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """One row. Values must be finite.
+
+        Raises:
+            PolyakError: one is not (the networks diverged), or the disk is full.
+        """
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise PolyakError(
+                    f"{name} is {value} at step {step}: training diverged; try a lower --learning-rate"
+                )
+        row: dict[str, Any] = {"step": step, "time": round(time.perf_counter() - self._began, 3)}
+        try:
+            self._file.write(json.dumps(row | dict(values), allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise PolyakError(f"cannot write {self._file.name}: {error.strerror}") from error
+        for name, value in values.items():
+            self._board.add_scalar(name, value, step)
+
+    def advance(self, steps: int) -> None:
+        """Moves the progress bar."""
+        self._bar.update(steps)
+
+    def episodes(self, episodes: Sequence[Episode]) -> None:
+        """One row for each finished training episode, at its own step."""
+        for episode in episodes:
+            values = {
+                "charts/episodic_return": episode.episodic_return,
+                "charts/episodic_length": float(episode.length),
+            }
+            self.write(episode.step, values)
+            self._show(**{"return": f"{episode.episodic_return:.1f}"})
+
+    def training(self, step: int, metrics: Mapping[str, Any], *, learning: bool) -> None:
+        """The losses since the last call, fetched from the device here, and the speed."""
+        values = {name: float(value) for name, value in metrics.items()}
+        values |= self._speed(step, learning=learning)
+        self.write(step, values)
+        if "charts/SPS" in values:
+            self._show(SPS=f"{values['charts/SPS']:.0f}")
+
+    def evaluation(self, step: int, evaluation: Evaluation) -> None:
+        """The mean of a deterministic evaluation and its spread."""
+        values = {
+            "eval/episodic_return": evaluation.mean,
+            "eval/episodic_return_std": evaluation.std,
+            "eval/episodic_length": sum(evaluation.lengths) / len(evaluation.lengths),
+        }
+        self.write(step, values)
+        self._show(eval=f"{evaluation.mean:.1f}")
+
+    def pause(self) -> None:
+        """Stops the speed's clock, for an evaluation; the next row of losses starts it again."""
+        self._speed.pause()
+
+    def resume(self) -> None:
+        """Starts the speed's clock again."""
+        self._speed.resume()
+
+    def _show(self, **values: str) -> None:
+        self._seen |= values
+        self._bar.set_postfix_str(
+            "  ".join(f"{k} {v}" for k, v in self._seen.items()), refresh=False
+        )
+
+
+class Speed:
+    """Environment steps per second of the loop itself: evaluation is not counted.
+
+    `charts/SPS` covers the steps since the row before. `charts/SPS_learning` covers all steps since
+    learning started; it begins one row late, so that no compilation and no random warm-up is in it.
+    """
+
+    def __init__(self) -> None:
+        self._clock = 0.0  # seconds in the loop until the last pause
+        self._since = time.perf_counter()
+        self._last: tuple[int, float] | None = None
+        self._learning: tuple[int, float] | None = None
+
+    def pause(self) -> None:
+        """Stops the clock."""
+        self._clock += time.perf_counter() - self._since
+
+    def resume(self) -> None:
+        """Starts it again."""
+        self._since = time.perf_counter()
+
+    def __call__(self, step: int, *, learning: bool) -> dict[str, float]:
+        """Steps per second at this row; empty at the first, which has nothing to compare with."""
+        now = (step, self._clock + time.perf_counter() - self._since)
+        values = {}
+        if self._last is not None:
+            values["charts/SPS"] = _rate(self._last, now)
+        if learning and self._learning is None:
+            self._learning = now
+        elif learning and self._learning is not None:
+            values["charts/SPS_learning"] = _rate(self._learning, now)
+        self._last = now
+        return values
+
+
+def _rate(begin: tuple[int, float], end: tuple[int, float]) -> float:
+    return (end[0] - begin[0]) / max(end[1] - begin[1], 1e-9)
