@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from polyak import __version__, algorithms
+from polyak.algorithms.configs import CONFIGS
 from polyak.errors import PolyakError
 
 TRAIN_USAGE = "polyak train ALGORITHM [--env-id ID] [--preset NAME] [flags]"
@@ -45,8 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> None:
     if arguments[:1] == ["train"]:
-        return _train(arguments[1:])
-    parser = Parser(prog="polyak", description=__doc__ and "Trains continuous-control agents.")
+        _train(arguments[1:])
+        return
+    parser = Parser(prog="polyak", description="Trains continuous-control agents with DDPG.")
     parser.add_argument("--version", action="version", version=f"polyak {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     commands.add_parser("train", help="train an agent: " + TRAIN_USAGE, add_help=False)
@@ -73,12 +75,12 @@ def _run(arguments: list[str]) -> None:
 
 def _train(arguments: list[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
-        names = ", ".join(algorithms.CONFIGS)
+        names = ", ".join(CONFIGS)
         print(
             f"usage: {TRAIN_USAGE}\n\nalgorithms: {names} (or an experiment's name, such as "
             "ddpg_continuous_action)\n\n`polyak train ALGORITHM --help` lists the flags."
         )
-        return None
+        return
     if arguments[0].startswith("-"):
         raise PolyakError(f"name the algorithm first: {TRAIN_USAGE}")
     parser = train_parser(arguments[0])
@@ -87,7 +89,8 @@ def _train(arguments: list[str]) -> None:
     given = vars(options)
     own = {name: given.pop(name) for name in OWN if name in given}
     if own.get("skip_train"):
-        return _skip_train(arguments[0], own, given)
+        _skip_train(arguments[0], own, given)
+        return
     if "load_path" in own:
         raise PolyakError("--load-path plays a saved agent: add --skip-train")
 
@@ -96,14 +99,14 @@ def _train(arguments: list[str]) -> None:
     if "record_path" in own:
         from polyak import recording
 
-        recording.check_path(own["record_path"])
+        with recording.VideoWriter(own["record_path"], own.get("record_fps", 20)):
+            pass  # refuses now what it would refuse after the training
     run = training.train(arguments[0], progress=True, **given)
     print(f"run={run.path}")
     if (result := run.final_eval_return) is not None:
         print(f"final_eval_return={result:.2f}")
     if "record_path" in own:
         _record(run.path / "final", own)
-    return None
 
 
 OWN = (
@@ -150,7 +153,7 @@ def train_parser(name: str) -> argparse.ArgumentParser:
             parser.add_argument("--no-" + flag[2:], dest=key, action="store_false",
                                 help=argparse.SUPPRESS)  # fmt: skip
         else:
-            number = {int: _integer, float: float}.get(kind, str)
+            number = _integer if kind is int else kind
             parser.add_argument(*names, dest=key, type=number, metavar=kind.__name__.upper(),
                                 help=text + default)  # fmt: skip
     parser.add_argument(
@@ -234,7 +237,9 @@ def _record(path: Path, own: dict[str, Any]) -> None:
 
 def _agent_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=Path, help="run folder or saved agent")
-    parser.add_argument("--seed", type=_whole, help="seed of the episodes; default: the agent's own")
+    parser.add_argument(
+        "--seed", type=_whole, help="seed of the episodes; default: the agent's own"
+    )
     parser.add_argument(
         "--trust-env",
         action="store_true",

@@ -1,19 +1,18 @@
 """Gymnasium environments as an agent sees them, and the only file that knows Gymnasium.
 
-Agent side: observations are flat float32 vectors, actions lie in [-1, 1]. Environment side: whatever
-`Box` the task has, of any float dtype, shape and bounds. Nothing else in Polyak knows about bounds.
+Agent side: observations are flat float32 vectors, actions lie in [-1, 1]. Environment side:
+whatever `Box` the task has, any float dtype, shape and bounds. Nothing else in Polyak knows bounds.
 
 Several environments are stepped one after another by a plain loop rather than by a Gymnasium
-`VectorEnv`: its autoreset modes hide an episode's last observation in three different places, and it
-costs 20-30 microseconds a step. Here the last observation is simply returned beside the first one of
-the next episode.
+`VectorEnv`: its autoreset modes hide an episode's last observation in three different places, and
+it costs 20-30 microseconds a step. Here the last observation is simply returned beside the first
+one of the next episode.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
-import logging
 import math
 import re
 import warnings
@@ -60,11 +59,11 @@ class Spec(NamedTuple):
 
 
 def scale_action(action: np.ndarray, spec: Spec) -> np.ndarray:
-    """Maps actions (..., A) in [-1, 1] to the environment's own units, dtype and shape (..., *shape).
+    """Maps actions (..., A) in [-1, 1] to the environment's units, dtype and shape (..., *shape).
 
     The form low (1 - t) + high t is exact at both ends and cannot overflow, which the usual
-    bias + scale * action is not and can. It is clipped in the box's dtype, since rounding to float32
-    or float16 can step over a bound that the float64 value respects.
+    bias + scale * action is not and can. It is clipped in the box's dtype, since rounding to
+    float32 or float16 can step over a bound that the float64 value respects.
     """
     t = 0.5 * (np.clip(action, -1.0, 1.0).astype(np.float64) + 1.0)
     scaled = (spec.action_low * (1.0 - t) + spec.action_high * t).astype(spec.action_dtype)
@@ -76,7 +75,7 @@ class Environment:
     """One environment: float32 observations (O,), actions (A,) in [-1, 1].
 
     Raises:
-        PolyakError: unknown id, an environment that cannot be built, or a space that Polyak cannot use.
+        PolyakError: unknown id, an environment that cannot be built, or a space it cannot use.
     """
 
     def __init__(self, env_id: str, **kwargs: Any) -> None:
@@ -145,7 +144,7 @@ class Episode(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """One step of every environment. N environments, O observation, all arrays row by environment."""
+    """One step of every environment. N environments, O observation; one row per environment."""
 
     obs: np.ndarray
     """(N, O) what to act on next: the first observation of the next episode after an end."""
@@ -187,9 +186,7 @@ class Environments:
         """Begins the first episode of every environment from its seed; observations (N, O)."""
         self._returns[:] = 0.0
         self._lengths[:] = 0
-        obs = np.stack(
-            [env.reset(seed) for env, seed in zip(self._envs, self._seeds, strict=True)]
-        )
+        obs = np.stack([env.reset(seed) for env, seed in zip(self._envs, self._seeds, strict=True)])
         for index in range(len(self)):
             self._check(index, obs[index])
         return obs
@@ -216,9 +213,7 @@ class Environments:
             self._returns[i] += r
             self._lengths[i] += 1
             if terminated[i] or truncated[i]:
-                episodes.append(
-                    Episode(self.steps, float(self._returns[i]), int(self._lengths[i]))
-                )
+                episodes.append(Episode(self.steps, float(self._returns[i]), int(self._lengths[i])))
                 self._returns[i] = 0.0
                 self._lengths[i] = 0
                 if obs is next_obs:
@@ -244,7 +239,7 @@ class Environments:
 
 
 def seeds_for(seed: int, stream: int, count: int) -> list[int]:
-    """`count` environment seeds for a run; the streams `TRAINING`, `EVALUATION`, ... do not overlap.
+    """`count` environment seeds; the streams `TRAINING`, `EVALUATION`, ... do not overlap.
 
     Spread by a hash, since seed + i would give run 1's second environment and run 2's first one the
     same episodes.
@@ -260,18 +255,24 @@ def caution(env_id: str) -> str | None:
 
 def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     name = _registered_name(env_id)
-    _quiet_mujoco()
     try:
         with warnings.catch_warnings():
             # Gymnasium warns that v4 is not the newest and that bounds are cast to float32: neither
             # is news to someone who asked for that task.
             warnings.simplefilter("ignore")
+            if not _is_mujoco(name):  # other tasks draw in a size of their own
+                kwargs = {k: v for k, v in kwargs.items() if k not in ("width", "height")}
             return gymnasium.make(name, disable_env_checker=True, **kwargs)
     except PolyakError:
         raise
     except Exception as error:  # whatever a third-party constructor raises
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise PolyakError(f"environment {env_id!r} cannot be built: {reason}") from error
+
+
+def _is_mujoco(name: str) -> bool:
+    entry = str(gymnasium.registry[name].entry_point)
+    return "mujoco" in entry or "polyak.pusher" in entry
 
 
 def _registered_name(env_id: str) -> str:
@@ -292,24 +293,22 @@ def _registered_name(env_id: str) -> str:
         raise PolyakError(pusher.V4_HINT)
     versions = [i for i in (f"{task}-v5", f"{task}-v4") if i in gymnasium.registry]
     if name in gymnasium.registry:
-        if re.search(r"-v[23]$", name) and "mujoco" in str(gymnasium.registry[name].entry_point):
+        if re.search(r"-v[23]$", name) and _is_mujoco(name):
             raise PolyakError(
                 f"environment {name!r} was removed from Gymnasium; use {' or '.join(versions)}"
             )
         return name
-    known = [i for i, spec in gymnasium.registry.items() if _usable(i, spec)]
+    known = [i for i in gymnasium.registry if _usable(i)]
     lower = {i.lower(): i for i in known}
     near = versions or [lower[i] for i in difflib.get_close_matches(name.lower(), lower, n=3)]
     hint = f"; did you mean {', '.join(near)}?" if near else "; is its package installed?"
     raise PolyakError(f"no environment {env_id!r}{hint}")
 
 
-def _usable(env_id: str, spec: Any) -> bool:
-    """Whether to suggest this id: not the removed MuJoCo versions, nor Gymnasium's experimental twins."""
-    entry = str(spec.entry_point)
-    return not (
-        re.search(r"-v[23]$", env_id) and "mujoco" in entry or env_id.startswith("phys2d/")
-    ) and not env_id.startswith("tabular/")
+def _usable(name: str) -> bool:
+    """Whether to suggest this id: not the removed MuJoCo versions, nor Gymnasium's JAX twins."""
+    removed = re.search(r"-v[23]$", name) and _is_mujoco(name)
+    return not removed and not name.startswith(("phys2d/", "tabular/"))
 
 
 def _observation_box(env_id: str, space: Space[Any]) -> Box:
@@ -347,16 +346,3 @@ def _action_box(env_id: str, space: Space[Any]) -> Box:
 
 def _name(space: Space[Any]) -> str:
     return re.sub(r"\s+", " ", str(space))[:120]
-
-
-def _quiet_mujoco() -> None:
-    """Sends MuJoCo's warnings to the logger `polyak.mujoco`.
-
-    By itself MuJoCo prints them over the progress bar and appends them to MUJOCO_LOG.TXT in the
-    user's working folder.
-    """
-    try:
-        mujoco = importlib.import_module("mujoco")
-    except ImportError:  # tasks without MuJoCo need none
-        return
-    mujoco.set_mju_user_warning(logging.getLogger("polyak.mujoco").info)

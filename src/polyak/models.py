@@ -1,7 +1,7 @@
 """Saved agents: weights without code.
 
-A folder with `model.safetensors` (float32 arrays by name) and `agent.json` (what they mean). Loading
-reads numbers and text and executes nothing.
+A folder with `model.safetensors` (float32 arrays by name) and `agent.json` (what they mean).
+Loading reads numbers and text and executes nothing.
 """
 
 from __future__ import annotations
@@ -112,9 +112,7 @@ class Agent:
 
     def policy(self, generator: np.random.Generator | None = None) -> Policy:
         """Observation (O,) to action (A,) in [-1, 1]; see `policy`."""
-        return policy(
-            self._module, self._config, self._actor, self.spec.action_dim, generator
-        )
+        return policy(self._module, self._config, self._actor, self.spec.action_dim, generator)
 
 
 def policy(
@@ -124,7 +122,7 @@ def policy(
     action_dim: int,
     generator: np.random.Generator | None = None,
 ) -> Policy:
-    """An actor as a function of one observation: deterministic, or exploring with `generator`'s noise."""
+    """An actor as a function of one observation: deterministic, or with `generator`'s noise."""
     noise = np.zeros((1, action_dim), np.float32)
 
     def act(obs: np.ndarray) -> np.ndarray:
@@ -247,7 +245,7 @@ def check_fits(agent: Agent, spec: Spec) -> None:
 
 
 def seeds(agent: Agent, episodes: int | None, seed: int | None) -> list[int]:
-    """Seeds for playing: those of its last evaluation as far as they go, or `episodes` from `seed`."""
+    """Seeds to play: those of its last evaluation as far as they go, or new ones from `seed`."""
     result = agent.info["results"].get("evaluation")
     if seed is None and result and (episodes or 0) <= len(result["seeds"]):
         return [int(s) for s in result["seeds"][:episodes]]

@@ -1,8 +1,9 @@
 """The replay buffer: each observation stored once.
 
-Row t of an environment holds the observation, the action taken on it, the reward and whether the task
-terminated. What the action led to is the observation of row t + 1, except at the end of an episode,
-where row t + 1 begins the next one: that last observation lies aside, and the row says where.
+Row t of an environment holds the observation, the action taken on it, the reward and whether the
+task terminated. What the action led to is the observation of row t + 1, except at the end of an
+episode, where row t + 1 begins the next one: that last observation lies aside, and the row says
+where.
 
     row            0      1      2      3      4
     obs            s0     s1     s2     s0'    s1'
@@ -46,8 +47,8 @@ class Replay:
         self.num_envs = num_envs
         self.capacity = rows * num_envs
         self.size = 0
-        # Slot = row * N + environment, so the slot after `s` in its own environment is s + N. One row
-        # more than the capacity: the newest observation has no action yet.
+        # Slot = row * N + environment, so the slot after `s` in its own environment is s + N. One
+        # row more than the capacity: the newest observation has no action yet.
         self._slots = self.capacity + num_envs
         self._newest = 0  # first slot of the row that has no action yet
         # zeros, which the system hands out page by page as they are written: a short run in a large
@@ -139,7 +140,7 @@ class Replay:
 
 
 def bytes_needed(capacity: int, obs_dim: int, action_dim: int) -> int:
-    """Bytes that a full buffer takes, without the last observations of episodes (one per episode)."""
+    """Bytes that a full buffer takes, without the last observations (one per episode)."""
     return capacity * (4 * (obs_dim + action_dim + 2) + 1)
 
 

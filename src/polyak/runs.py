@@ -25,11 +25,11 @@ LIBRARIES = ("polyak", "numpy", "gymnasium", "mujoco", "torch", "jax", "jaxlib",
 class Run:
     """The folder of one run.
 
-        config.json     every setting, versions, command line, git commit, machine
-        status.json     running | finished | failed | interrupted, step, last error
-        metrics.jsonl   one JSON object a line
-        events.out...   the same for TensorBoard
-        final/  best/   saved agents
+    config.json     every setting, versions, command line, git commit, machine
+    status.json     running | finished | failed | interrupted, step, last error
+    metrics.jsonl   one JSON object a line
+    events.out...   the same for TensorBoard
+    final/  best/   saved agents
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""What can be set of a run, beside the algorithm's own settings, and how the two are put together."""
+"""What can be set of a run, beside the algorithm's own settings, and how both come together."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from polyak import algorithms
-from polyak.algorithms.configs import CONFIGS, setting
-from polyak.algorithms.interface import Config
+from polyak.algorithms.configs import CONFIGS, Config, setting
 from polyak.errors import PolyakError
 
 
@@ -36,7 +35,9 @@ class Settings:
     log_interval: int = setting(100, "environment steps between rows of losses and speed")
     eval_interval: int = setting(10_000, "environment steps between evaluations; 0 = none")
     eval_episodes: int = setting(10, "episodes per evaluation, noise off; 0 = none")
-    save_model: bool = setting(False, "evaluate the final agent over 10 more episodes and keep that")
+    save_model: bool = setting(
+        False, "evaluate the final agent over 10 more episodes and keep that"
+    )
     save_path: str = setting("", "also save the final agent in this folder")
     runs_dir: str = setting("runs", "folder that holds the run folders")
 
@@ -86,6 +87,8 @@ def setup(name: str, options: Mapping[str, Any]) -> Setup:
     if backend is not None and merged.setdefault("backend", backend) != backend:
         raise PolyakError(f"{name} runs in {backend}, but --backend says {merged['backend']}")
     merged["algorithm"] = algorithm
+    if "alpha" in chosen and algorithm == "sac" and merged.get("autotune", True):
+        raise PolyakError("--alpha fixes the entropy coefficient: add --no-autotune")
 
     known, hints = fields(algorithm), types(algorithm)
     for key, value in merged.items():
@@ -160,9 +163,11 @@ def _check(settings: Settings, config: Config) -> None:
             need(math.isfinite(value), key, "a finite number")
     for key in ("total_timesteps", "num_envs", "buffer_size", "batch_size", "hidden_dim"):
         need(values[key] >= 1, key, "at least 1")
-    for key in ("policy_frequency", "log_interval"):
-        need(values[key] >= 1, key, "at least 1")
-    for key in ("seed", "learning_starts", "eval_interval", "eval_episodes", "exploration_noise"):
+    for key in ("policy_frequency", "target_network_frequency", "log_interval"):
+        need(values.get(key, 1) >= 1, key, "at least 1")
+    for key in ("seed", "learning_starts", "eval_interval", "eval_episodes"):
+        need(values[key] >= 0, key, "0 or more")
+    for key in ("exploration_noise", "policy_noise", "noise_clip", "alpha"):
         need(values.get(key, 0) >= 0, key, "0 or more")
     for key in ("actor_lr", "critic_lr"):
         need(values[key] > 0, key, "above 0")

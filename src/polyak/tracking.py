@@ -6,7 +6,6 @@ import json
 import math
 import sys
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, TextIO
@@ -71,7 +70,7 @@ class Tracker:
         for name, value in values.items():
             if not math.isfinite(value):
                 raise PolyakError(
-                    f"{name} is {value} at step {step}: training diverged; try a lower --learning-rate"
+                    f"{name} is {value} at step {step}: training diverged; lower --learning-rate"
                 )
         row: dict[str, Any] = {"step": step, "time": round(time.perf_counter() - self._began, 3)}
         try:

@@ -162,7 +162,7 @@ class _Review:
         self._latest: tuple[int, Evaluation | None] = (-1, None)
 
     def __call__(self, step: int, state: Any) -> None:
-        """Evaluates now, if the settings ask for evaluations, and keeps the agent if it is the best."""
+        """Evaluates now, if evaluations are asked for, and keeps the agent if it is the best."""
         if not self._seeds:
             return
         self._tracker.pause()

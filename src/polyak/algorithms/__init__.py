@@ -12,6 +12,8 @@ from polyak.errors import PolyakError
 
 ALGORITHMS = {
     ("ddpg", "torch"): "polyak.algorithms.ddpg_torch",
+    ("td3", "torch"): "polyak.algorithms.td3_torch",
+    ("sac", "torch"): "polyak.algorithms.sac_torch",
 }
 BACKENDS = {"torch": "polyak.algorithms.common_torch"}
 SUFFIX = "_continuous_action"
@@ -47,7 +49,7 @@ def load(algorithm: str, backend: str) -> Algorithm:
     if (algorithm, backend) not in ALGORITHMS:
         pairs = ", ".join(f"{a} in {b}" for a, b in ALGORITHMS)
         raise PolyakError(f"no {algorithm} in {backend}; there is {pairs}")
-    return cast(Algorithm, _import(ALGORITHMS[algorithm, backend], backend))
+    return cast("Algorithm", _import(ALGORITHMS[algorithm, backend], backend))
 
 
 def load_backend(backend: str) -> Backend:
@@ -56,7 +58,7 @@ def load_backend(backend: str) -> Backend:
     Raises:
         PolyakError: its library is not installed.
     """
-    return cast(Backend, _import(BACKENDS[backend], backend))
+    return cast("Backend", _import(BACKENDS[backend], backend))
 
 
 def _import(module: str, backend: str) -> object:

@@ -1,4 +1,4 @@
-"""What the PyTorch algorithms share: the network, the gradient step, the moving average, the device."""
+"""What the PyTorch algorithms share: network, gradient step, moving average, device."""
 
 from __future__ import annotations
 
@@ -23,8 +23,13 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(weight)
         self.bias = nn.Parameter(bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, in) -> (B, out); stacked: (B, in) or (E, B, in) -> (E, B, out)."""
+    def forward(self, x: Tensor, only: int | None = None) -> Tensor:
+        """(B, in) -> (B, out); stacked: (B, in) or (E, B, in) -> (E, B, out).
+
+        `only` picks one network of a stack, which then behaves as if it stood alone.
+        """
+        if only is not None:
+            return functional.linear(x, self.weight[only], self.bias[only])
         if self.weight.dim() == 2:
             return functional.linear(x, self.weight, self.bias)
         if x.dim() == 2:  # all E networks see the same input: one product instead of E
@@ -35,7 +40,7 @@ class Linear(nn.Module):
 
 
 class MLP(nn.ModuleList):
-    """Fully connected layers with ReLU between them; parameters `0.weight`, `0.bias`, `1.weight`, ...
+    """Fully connected layers, ReLU between them; parameters `0.weight`, `0.bias`, `1.weight`, ...
 
     All parameters are views of one tensor, `flat`, and so are their gradients: Adam and the moving
     average of the target are then one operation each instead of one per parameter.
@@ -50,22 +55,35 @@ class MLP(nn.ModuleList):
         )
         self.flat = flat
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, in) -> (B, out), or (E, B, out) for E stacked networks."""
+    def layers(self, x: Tensor, only: int | None = None) -> Tensor:
+        """(B, in) -> (B, out), or (E, B, out) for E stacked networks without `only`."""
         *hidden, output = self
         for layer in hidden:
-            x = functional.relu(layer(x))
-        return output(x)
+            x = functional.relu(layer(x, only))
+        return output(x, only)
 
     def weights(self) -> Weights:
         """A copy of the parameters as NumPy arrays."""
         return {name: p.detach().cpu().numpy().copy() for name, p in self.named_parameters()}
 
 
+class Scalar(nn.Module):
+    """One learned number, built like a network so that `Adam` takes it."""
+
+    def __init__(self, value: float, device: torch.device) -> None:
+        super().__init__()
+        self.flat = torch.tensor([value], device=device)
+        self.value = nn.Parameter(self.flat.view(()))
+
+    def forward(self) -> Tensor:
+        """The number, ()."""
+        return self.value
+
+
 class Adam:
     """Adam (Kingma & Ba 2015, epsilon 1e-8) on all parameters of a network."""
 
-    def __init__(self, network: MLP, learning_rate: float) -> None:
+    def __init__(self, network: MLP | Scalar, learning_rate: float) -> None:
         self._parameters = list(network.parameters())
         # The optimiser sees one long parameter; its gradient is the network's, side by side.
         flat = nn.Parameter(network.flat)
@@ -81,7 +99,7 @@ class Adam:
 
 
 def polyak_average(target: MLP, network: MLP, tau: float) -> None:
-    """target <- (1 - tau) target + tau network (Lillicrap et al. 2016, algorithm 1)."""
+    """Target <- (1 - tau) target + tau network (Lillicrap et al. 2016, algorithm 1)."""
     target.flat.lerp_(network.flat, tau)
 
 

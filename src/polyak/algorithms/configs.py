@@ -12,14 +12,14 @@ SAC_PAPER = "Haarnoja et al. 2018"
 
 
 def setting(default: Any, text: str, *, source: str = "", aliases: tuple[str, ...] = ()) -> Any:
-    """A dataclass field that carries its help text (unit included), its source and old spellings."""
+    """A dataclass field with its help text (unit included), its source and old spellings."""
     metadata = {"help": text, "source": source, "aliases": aliases}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DDPGConfig:
-    """Deep deterministic policy gradient (Lillicrap et al. 2016), with TD3's network and step sizes."""
+class Config:
+    """What all three algorithms have."""
 
     actor_lr: float = setting(
         3e-4, "Adam step size of the actor", source=TD3_PAPER, aliases=("--policy-lr",)
@@ -41,9 +41,6 @@ class DDPGConfig:
     policy_frequency: int = setting(
         2, "updates of the critic per update of the actor and the targets", source="CleanRL"
     )
-    exploration_noise: float = setting(
-        0.1, "standard deviation of the action noise, of the half range", source=TD3_PAPER
-    )
 
     @property
     def actor_outputs(self) -> int:
@@ -56,4 +53,70 @@ class DDPGConfig:
         return 0
 
 
-CONFIGS: dict[str, type[DDPGConfig]] = {"ddpg": DDPGConfig}
+@dataclass(frozen=True, kw_only=True)
+class DDPGConfig(Config):
+    """Deep deterministic policy gradient, with TD3's network and step sizes."""
+
+    exploration_noise: float = setting(
+        0.1, "standard deviation of the action noise, of the half range", source=TD3_PAPER
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TD3Config(DDPGConfig):
+    """Twin delayed DDPG: DDPG's settings and the target policy's noise."""
+
+    policy_noise: float = setting(
+        0.2, "standard deviation of the target action's noise, of the half range", source=TD3_PAPER
+    )
+    noise_clip: float = setting(
+        0.5, "bound of the target action's noise, of the half range", source=TD3_PAPER
+    )
+
+    @property
+    def noises_per_update(self) -> int:
+        """One for the target action."""
+        return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SACConfig(Config):
+    """Soft actor-critic with a learned or fixed entropy coefficient."""
+
+    critic_lr: float = setting(
+        1e-3,
+        "Adam step size of the critics and of the entropy coefficient",
+        source="CleanRL",
+        aliases=("--q-lr",),
+    )
+    learning_starts: int = setting(
+        5_000,
+        "environment steps with uniform random actions before the first update",
+        source="CleanRL",
+        aliases=("--start-steps",),
+    )
+    policy_frequency: int = setting(
+        2, "updates of the critics between as many updates of the actor at once", source="CleanRL"
+    )
+    target_network_frequency: int = setting(
+        1, "updates of the critics per update of the targets", source=SAC_PAPER
+    )
+    autotune: bool = setting(
+        True, "learn the entropy coefficient (target entropy -dim A)", source=SAC_PAPER
+    )
+    alpha: float = setting(
+        0.2, "entropy coefficient when it is fixed: --no-autotune", source=SAC_PAPER
+    )
+
+    @property
+    def actor_outputs(self) -> int:
+        """Mean and spread."""
+        return 2
+
+    @property
+    def noises_per_update(self) -> int:
+        """One for the next action, and one for each update of the actor that may follow."""
+        return 1 + self.policy_frequency
+
+
+CONFIGS: dict[str, type[Config]] = {"ddpg": DDPGConfig, "td3": TD3Config, "sac": SACConfig}

@@ -1,10 +1,10 @@
 """DDPG: deep deterministic policy gradient (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1).
 
-    a = clip(mu(s) + exploration_noise * N(0, 1), -1, 1); store (s, a, r, s', terminated)
-    critic:  y = r + gamma (1 - terminated) Q'(s', mu'(s'));  minimise mean (Q(s, a) - y)^2
-    every policy_frequency-th update:
-        actor:    minimise -mean Q(s, mu(s))
-        targets:  theta' <- (1 - tau) theta' + tau theta, for Q' and mu'
+a = clip(mu(s) + exploration_noise * N(0, 1), -1, 1); store (s, a, r, s', terminated)
+critic:  y = r + gamma (1 - terminated) Q'(s', mu'(s'));  minimise mean (Q(s, a) - y)^2
+every policy_frequency-th update:
+    actor:    minimise -mean Q(s, mu(s))
+    targets:  theta' <- (1 - tau) theta' + tau theta, for Q' and mu'
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Actor(MLP):
 
     def forward(self, obs: Tensor) -> Tensor:
         """(B, O) -> (B, A) in [-1, 1]."""
-        return torch.tanh(super().forward(obs))
+        return torch.tanh(self.layers(obs))
 
 
 class Critic(MLP):
@@ -34,7 +34,7 @@ class Critic(MLP):
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """(B, O), (B, A) -> (E, B)."""
-        return super().forward(torch.cat([obs, action], dim=-1)).squeeze(-1)
+        return self.layers(torch.cat([obs, action], dim=-1)).squeeze(-1)
 
 
 @dataclass
@@ -93,14 +93,14 @@ def td_target(
 
 
 def critic_loss(critic: Critic, batch: Batch, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum over the critics of the mean squared TD error; also that error and the mean Q of each (E,)."""
+    """Sum over critics of the mean squared TD error; also each one's error and mean Q, (E,)."""
     value = critic(batch.obs, batch.action)  # (E, B)
     error = (value - target[None]).square().mean(dim=1)
     return error.sum(), error, value.mean(dim=1)
 
 
 def actor_loss(actor: Actor, critic: Critic, obs: Tensor) -> Tensor:
-    """-mean Q(s, mu(s)): the deterministic policy gradient (Silver et al. 2014, eq. 9) by autograd."""
+    """-mean Q(s, mu(s)): the deterministic policy gradient (Silver et al. 2014, eq. 9)."""
     return -critic(obs, actor(obs))[0].mean()
 
 

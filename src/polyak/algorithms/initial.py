@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 Weights = dict[str, np.ndarray]
-"""A network's parameters by name: `0.weight` (out, in), `0.bias` (out,), `1.weight`, ... with a leading
-axis E where several networks are stacked."""
+"""A network's parameters by name: `0.weight` (out, in), `0.bias` (out,), `1.weight`, ... with a
+leading axis E where several networks are stacked."""
 
 
-def mlp(
-    rng: np.random.Generator, sizes: tuple[int, ...], ensemble: int | None = None
-) -> Weights:
+def mlp(rng: np.random.Generator, sizes: tuple[int, ...], ensemble: int | None = None) -> Weights:
     """Weights of a fully connected network.
 
     Weights and biases are uniform in +-1/sqrt(inputs), which is what PyTorch's `Linear` draws
@@ -38,7 +38,7 @@ def mlp(
 def shapes(sizes: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """Names and shapes of what `mlp` draws, without drawing."""
     found: dict[str, tuple[int, ...]] = {}
-    for layer, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
         found[f"{layer}.weight"] = (outputs, inputs)
         found[f"{layer}.bias"] = (outputs,)
     return found

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from polyak.algorithms.configs import DDPGConfig
 from polyak.algorithms.initial import Weights
 
 
@@ -26,7 +25,7 @@ class Batch(NamedTuple):
 
 
 class State(Protocol):
-    """What an algorithm learns. Opaque to the loop but for the actor, which it hands back to `act`."""
+    """What an algorithm learns. The loop looks only at the actor, which it hands back to `act`."""
 
     @property
     def actor(self) -> Any:
@@ -41,7 +40,12 @@ class Algorithm(Protocol):
     """A module such as `ddpg_torch`. All randomness comes in as arguments."""
 
     def init(
-        self, config: Any, obs_dim: int, action_dim: int, generator: np.random.Generator, device: Any
+        self,
+        config: Any,
+        obs_dim: int,
+        action_dim: int,
+        generator: np.random.Generator,
+        device: Any,
     ) -> State:
         """New networks, targets and optimisers, initial weights drawn from `generator`."""
 
@@ -56,9 +60,9 @@ class Algorithm(Protocol):
     ) -> tuple[State, Metrics]:
         """One update of the critic and, when due, of actor and targets.
 
-        `noise` is (K, B, A) standard normal with K = `config.noises_per_update`. PyTorch changes the
-        state in place and returns it, JAX returns a new one: the call is the same. Metrics hold the
-        actor's loss only where the actor was updated.
+        `noise` is (K, B, A) standard normal with K = `config.noises_per_update`. PyTorch changes
+        the state in place and returns it, JAX returns a new one: the call is the same. Metrics
+        hold the actor's loss only where the actor was updated.
         """
 
     def Actor(self, weights: Weights, device: Any) -> Any:
@@ -66,13 +70,10 @@ class Algorithm(Protocol):
 
 
 class Backend(Protocol):
-    """A module such as `common_torch`: what is particular to the library, not to the algorithm."""
+    """A module such as `common_torch`: what is the library's, not the algorithm's."""
 
     def prepare(self, device: str, deterministic: bool) -> tuple[Any, str]:
         """Sets the library up; returns the device and one line that says what was chosen."""
 
     def export(self, state: Any) -> Weights:
-        """Actor's and critics' weights as NumPy arrays, named `actor.0.weight`, `critic.0.bias`, ..."""
-
-
-Config = DDPGConfig
+        """Actor's and critics' weights as NumPy arrays: `actor.0.weight`, `critic.0.bias`, ..."""

@@ -1,0 +1,42 @@
+# Everything works on a fresh clone without root; `make help` lists what there is.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := artifacts/ddpg_invertedpendulum_v5_actor
+
+.PHONY: help demo test check learning bench clean
+
+help:
+	@echo "make demo      train DDPG on InvertedPendulum-v5, draw the curve, record a GIF"
+	@echo "make test      lint, types and tests"
+	@echo "make check     lint and types only"
+	@echo "make learning  train for an hour: does every algorithm still learn?"
+	@echo "make bench     memory and speed"
+
+$(BIN)/polyak: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(BIN)/polyak
+	$(BIN)/polyak train ddpg --preset inverted-pendulum
+	$(BIN)/polyak report $$(ls -td runs/InvertedPendulum-v5__ddpg_* | head -n 1) --output artifacts
+	$(BIN)/polyak enjoy $(DEMO) --record-path artifacts/inverted_pendulum.gif
+
+check: $(BIN)/polyak
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/pytest -m "not learning"
+
+learning: $(BIN)/polyak
+	$(BIN)/python benchmarks/learning.py
+
+bench: $(BIN)/polyak
+	$(BIN)/python benchmarks/memory.py
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info
