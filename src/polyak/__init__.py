@@ -1,10 +1,10 @@
 """Polyak trains continuous-control agents and carries a run to a benchmark table.
 
-    import polyak
+import polyak
 
-    run = polyak.train("ddpg", preset="inverted-pendulum")
-    agent = polyak.load(run.path)
-    action = agent.act(obs)
+run = polyak.train("ddpg", preset="inverted-pendulum")
+agent = polyak.load(run.path)
+action = agent.act(obs)
 """
 
 from __future__ import annotations

@@ -97,9 +97,9 @@ def _train(arguments: list[str]) -> None:
     from polyak import training
 
     if "record_path" in own:
-        from polyak import recording
+        from polyak.video import VideoWriter
 
-        with recording.VideoWriter(own["record_path"], own.get("record_fps", 20)):
+        with VideoWriter(own["record_path"], own.get("record_fps", 20)):
             pass  # refuses now what it would refuse after the training
     run = training.train(arguments[0], progress=True, **given)
     print(f"run={run.path}")

@@ -166,13 +166,14 @@ class Environments:
     Args:
         env_id: any registered id, or `module:Env-v0`, where the module registers it when imported.
         seeds: one for each environment.
+        first: the first environment, if it is to be a special one; it is closed with the others.
 
     Raises:
         PolyakError: see `Environment`.
     """
 
-    def __init__(self, env_id: str, seeds: Sequence[int], **kwargs: Any) -> None:
-        self._envs = [Environment(env_id, **kwargs) for _ in seeds]
+    def __init__(self, env_id: str, seeds: Sequence[int], first: Environment | None = None) -> None:
+        self._envs = [first or Environment(env_id), *(Environment(env_id) for _ in seeds[1:])]
         self._seeds = list(seeds)
         self.spec = self._envs[0].spec
         self.steps = 0

@@ -1,4 +1,4 @@
-"""Videos of an agent: which OpenGL library draws the frames, and how frames become a GIF or an MP4.
+"""Pictures of an agent: which OpenGL library draws them, and what is filmed when.
 
 Rendering depends on system libraries that may be absent. Whatever goes wrong there is a
 `PolyakError` of one line, so that a caller with better things to do can note it and go on.
@@ -6,23 +6,23 @@ Rendering depends on system libraries that may be absent. Whatever goes wrong th
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
+import importlib.util
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
-from PIL import GifImagePlugin, Image
 
 from polyak.environments import Environment
 from polyak.errors import PolyakError
 from polyak.evaluation import evaluate
+from polyak.video import VideoWriter
 
 PACKAGES = "apt-get install libegl1 libgl1-mesa-dri"
 
@@ -166,6 +166,95 @@ def watch(
         stop_rendering(environment)
 
 
+class FilmedEnvironment(Environment):
+    """An environment that films some of its episodes, for watching an agent learn.
+
+    Films the first episode and then the first to begin once `interval` steps have passed since the
+    last film began: what it costs in time and disk is bounded by the number of films. Whatever goes
+    wrong with a picture ends the filming with one warning, never the training.
+
+    Args:
+        env_id: the task.
+        folder: gets `training-step-N.mp4` (`.gif` without ffmpeg), N this environment's step.
+        interval: steps of this environment between films.
+        frame_skip: every `frame_skip`-th state is shown.
+        most_frames: where a film is cut; an episode may never end.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        folder: Path,
+        interval: int,
+        *,
+        frame_skip: int = 8,
+        most_frames: int = 250,
+    ) -> None:
+        super().__init__(env_id, render_mode="rgb_array", width=320, height=320)
+        suffix = ".mp4" if importlib.util.find_spec("imageio_ffmpeg") else ".gif"
+        self._name = f"{folder / 'training-step-'}{{}}{suffix}"
+        self._interval, self._frame_skip, self._most = interval, frame_skip, most_frames
+        self._steps, self._next = 0, 0
+        self._film: VideoWriter | None = None
+        self._ready = False
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        """Begins an episode, and a film if one is due."""
+        obs = super().reset(seed)
+        self._guard(self._begin)
+        return obs
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        """One step; the state before it may be a frame."""
+        if self._film is not None:
+            self._guard(self._shoot)
+        obs, reward, terminated, truncated = super().step(action)
+        self._steps += 1
+        if self._film is not None and (terminated or truncated):
+            self._guard(self._end)
+        return obs, reward, terminated, truncated
+
+    def close(self) -> None:
+        """Keeps the film of an unfinished episode, then frees the environment."""
+        self._guard(self._end)
+        if self._ready:
+            free_rendering(self)
+        super().close()
+
+    def _begin(self) -> None:
+        self._end()
+        if self._steps < self._next:
+            return
+        if not self._ready:
+            start_rendering(self)
+            self._ready = True
+        self._film = VideoWriter(self._name.format(self._steps))
+        self._first = self._steps
+        self._next = self._steps + self._interval
+
+    def _shoot(self) -> None:
+        if self._film is None or (self._steps - self._first) % self._frame_skip:
+            return
+        self._film.add(self.render())
+        if self._film.frames >= self._most:
+            self._end()
+
+    def _end(self) -> None:
+        film, self._film = self._film, None
+        if film is not None:
+            film.close()
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - of any library that draws
+            film, self._film = self._film, None
+            if film is not None:
+                film.abort()
+            self._next = sys.maxsize
+            warnings.warn(f"no more videos of training: {error}", stacklevel=2)
+
+
 def start_rendering(environment: Environment, camera: str | None = None) -> None:
     """Readies an environment for `render()`; call it once, after the first reset.
 
@@ -213,186 +302,13 @@ def stop_rendering(environment: Environment) -> None:
     Gymnasium leaves the former to the garbage collector. By then another environment's context may
     be current, whose buffers have the same numbers: they would go instead, and its frames be black.
     """
+    free_rendering(environment)
+    environment.close()
+
+
+def free_rendering(environment: Environment) -> None:
+    """Frees what MuJoCo holds in OpenGL; see `stop_rendering`."""
     viewer = getattr(getattr(environment.unwrapped, "mujoco_renderer", None), "viewer", None)
     if viewer is not None:
         viewer.make_context_current()
         viewer.con.free()
-    environment.close()
-
-
-class VideoWriter:
-    """Writes frames to a .gif or .mp4 one by one, holding none of them.
-
-    A context manager: leaving it puts the finished file in its place in one move, leaving it by an
-    exception removes what there was. Without a frame there is no file.
-
-    Args:
-        path: its folder is made if need be.
-        fps: frames per second; a GIF is shown at 50 at most.
-
-    Raises:
-        PolyakError: another suffix, a frame rate that cannot be, no imageio-ffmpeg for MP4, or a
-            file that cannot be written, which is tried at once.
-    """
-
-    def __init__(self, path: str | Path, fps: float = 20) -> None:
-        self.path = Path(path)
-        self.frames = 0
-        suffix = self.path.suffix.lower()
-        if suffix not in (".gif", ".mp4"):
-            raise PolyakError(f"cannot record to {self.path}: name a .gif or an .mp4 file")
-        if not 0 < fps <= (50 if suffix == ".gif" else 1000):
-            raise PolyakError(f"cannot play {self.path} at {fps} frames per second: use 1 to 50")
-        self._part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._encoder = (_GIF if suffix == ".gif" else _MP4)(self._part, fps)
-        except OSError as error:
-            raise self._unwritable(error) from error
-
-    def add(self, frame: np.ndarray) -> None:
-        """Appends a frame (height, width, 3) uint8; all are of one size."""
-        try:
-            self._encoder.add(frame)
-        except OSError as error:
-            raise self._unwritable(error) from error
-        self.frames += 1
-
-    def close(self) -> None:
-        """Finishes the file and moves it to `path`."""
-        if not self.frames:
-            return self.abort()
-        try:
-            self._encoder.close()
-            self._part.replace(self.path)
-        except OSError as error:
-            self.abort()
-            raise self._unwritable(error) from error
-
-    def abort(self) -> None:
-        """Gives up and removes the unfinished file."""
-        self._encoder.abort()
-        self._part.unlink(missing_ok=True)
-
-    def _unwritable(self, error: OSError) -> PolyakError:
-        return PolyakError(f"cannot write {self.path}: {error.strerror or error}")
-
-    def __enter__(self) -> VideoWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
-
-
-class _GIF:
-    """GIF89a, looped. Pillow's own `save` keeps all frames in memory; only its compressor is used.
-
-    One palette serves all frames, without dithering: what does not move keeps its exact colour, so
-    that only the rectangle around the changes is stored, and in it only the changed pixels.
-    """
-
-    UNCHANGED = 255  # the palette index that lets the frame before show through
-
-    def __init__(self, path: Path, fps: float) -> None:
-        self._fps = fps
-        self._file = path.open("wb")
-        self._shown: np.ndarray | None = None  # (H, W) palette indices
-        self._count = 0
-
-    def add(self, frame: np.ndarray) -> None:
-        image = Image.fromarray(frame)
-        if self._shown is None:
-            self._write_header(image)
-        indices = np.asarray(image.quantize(palette=self._palette, dither=Image.Dither.NONE))
-        changed = np.ones_like(indices, bool) if self._shown is None else indices != self._shown
-        self._shown = indices
-        rows, columns = (np.flatnonzero(changed.any(axis=axis)) for axis in (1, 0))
-        if not rows.size:  # one transparent pixel, so that the frame still takes its time
-            rows = columns = np.zeros(1, int)
-        box = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-        patch = Image.fromarray(np.where(changed, indices, np.uint8(self.UNCHANGED))[box])
-        # GIF counts hundredths of a second; differences of rounded times keep the sum right.
-        times = [round(100 * n / self._fps) for n in (self._count, self._count + 1)]
-        self._count += 1
-        for block in GifImagePlugin.getdata(
-            patch,
-            (int(columns[0]), int(rows[0])),
-            duration=10 * (times[1] - times[0]),  # milliseconds
-            transparency=self.UNCHANGED,
-            disposal=1,  # keep this frame under the next
-        ):
-            self._file.write(block)
-
-    def _write_header(self, first: Image.Image) -> None:
-        """Palette: 191 colours of the first frame, and a coarse cube for what enters later."""
-        colours = (first.quantize(191, dither=Image.Dither.NONE).getpalette() or [])[: 3 * 191]
-        levels = (0, 85, 170, 255)
-        colours += [c for r in levels for g in levels for b in levels for c in (r, g, b)]
-        self._palette = Image.new("P", (1, 1))
-        self._palette.putpalette(colours)
-        size = first.width.to_bytes(2, "little") + first.height.to_bytes(2, "little")
-        self._file.write(b"GIF89a" + size + b"\xf7\x00\x00")  # a table of 256 colours follows
-        self._file.write(bytes(colours).ljust(3 * 256, b"\x00"))
-        self._file.write(b"\x21\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00")  # repeat for ever
-
-    def close(self) -> None:
-        self._file.write(b";")
-        self._file.close()
-
-    def abort(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk, which `add` has reported
-            self._file.close()
-
-
-class _MP4:
-    """H.264 through the ffmpeg that comes with imageio-ffmpeg."""
-
-    def __init__(self, path: Path, fps: float) -> None:
-        try:
-            self._exe: str = importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe()
-        except (ImportError, RuntimeError) as error:
-            raise PolyakError('MP4 needs ffmpeg: pip install "polyak[video]"') from error
-        path.touch()  # fails now rather than after the first episode
-        self._path = path
-        self._fps = fps
-        self._ffmpeg: Any = None  # a process, once the first frame has told the size
-
-    def add(self, frame: np.ndarray) -> None:
-        # Colour is stored once for 2 x 2 pixels: an odd last row or column goes.
-        height, width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2
-        if self._ffmpeg is None:
-            self._ffmpeg = self._start(width, height)
-        try:
-            self._ffmpeg.stdin.write(frame[:height, :width].tobytes())
-        except BrokenPipeError:
-            self.close()  # raises ffmpeg's own words
-
-    def _start(self, width: int, height: int) -> subprocess.Popen[bytes]:
-        source = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {self._fps} -i -"
-        # "faststart": the index comes first, so that a browser plays while it loads.
-        target = "-c:v libx264 -pix_fmt yuv420p -crf 20 -movflags +faststart -f mp4"
-        return subprocess.Popen(
-            [self._exe, "-y", "-loglevel", "error", *source.split(), *target.split(), self._path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
-
-    def close(self) -> None:
-        _, complaint = self._ffmpeg.communicate()
-        if self._ffmpeg.returncode != 0:
-            lines = complaint.decode(errors="replace").splitlines() or ["no reason given"]
-            raise OSError(f"ffmpeg stopped: {lines[-1]}")
-
-    def abort(self) -> None:
-        if self._ffmpeg is not None:
-            self._ffmpeg.kill()
-            self._ffmpeg.communicate()

@@ -31,10 +31,14 @@ class Settings:
     num_envs: int = setting(1, "environments stepped side by side")
     seed: int = setting(1, "seed of everything random")
     device: str = setting("auto", "auto, cpu or cuda")
+    threads: int = setting(0, "processor threads; 0 = at most two")
     torch_deterministic: bool = setting(True, "refuse PyTorch operations that are not repeatable")
     log_interval: int = setting(100, "environment steps between rows of losses and speed")
     eval_interval: int = setting(10_000, "environment steps between evaluations; 0 = none")
     eval_episodes: int = setting(10, "episodes per evaluation, noise off; 0 = none")
+    capture_video: bool = setting(
+        False, "film about ten training episodes of the first environment"
+    )
     save_model: bool = setting(
         False, "evaluate the final agent over 10 more episodes and keep that"
     )
@@ -165,7 +169,7 @@ def _check(settings: Settings, config: Config) -> None:
         need(values[key] >= 1, key, "at least 1")
     for key in ("policy_frequency", "target_network_frequency", "log_interval"):
         need(values.get(key, 1) >= 1, key, "at least 1")
-    for key in ("seed", "learning_starts", "eval_interval", "eval_episodes"):
+    for key in ("seed", "threads", "learning_starts", "eval_interval", "eval_episodes"):
         need(values[key] >= 0, key, "0 or more")
     for key in ("exploration_noise", "policy_noise", "noise_clip", "alpha"):
         need(values.get(key, 0) >= 0, key, "0 or more")

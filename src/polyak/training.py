@@ -25,8 +25,11 @@ from polyak.environments import (
 from polyak.evaluation import Evaluation, Policy, evaluate
 from polyak.replay import Replay, check_memory
 from polyak.runs import Run
-from polyak.settings import Setup, setup
+from polyak.settings import Settings, Setup, setup
 from polyak.tracking import Tracker
+
+FILMS = 10
+"""Training episodes that `capture_video` films, about."""
 
 FINAL_EPISODES = 10
 """Episodes of the evaluation that `save_model` adds."""
@@ -52,24 +55,26 @@ def train(algorithm: str, *, progress: bool = False, **options: Any) -> Run:
     settings, config = chosen.settings, chosen.config
     module = algorithms.load(settings.algorithm, settings.backend)
     backend = algorithms.load_backend(settings.backend)
-    device, which_device = backend.prepare(settings.device, settings.torch_deterministic)
+    device, which_device = backend.prepare(
+        settings.device, settings.torch_deterministic, settings.threads
+    )
     if line := environments.caution(settings.env_id):
         warnings.warn(line, stacklevel=2)
     random.seed(settings.seed)  # no part of Polyak draws from these two, but an environment may
     np.random.seed(settings.seed % 2**32)
     with ExitStack() as stack:
-        seeds = seeds_for(settings.seed, TRAINING, settings.num_envs)
-        envs = stack.enter_context(closing(Environments(settings.env_id, seeds)))
         judged = stack.enter_context(closing(Environment(settings.env_id)))
-        total = -(-settings.total_timesteps // len(envs)) * len(envs)  # whole rounds, rounded up
+        n = settings.num_envs
+        total = -(-settings.total_timesteps // n) * n  # whole rounds, rounded up
         replay_size = min(config.buffer_size, total)
-        memory = check_memory(replay_size, envs.spec.obs_dim, envs.spec.action_dim)
+        memory = check_memory(replay_size, judged.spec.obs_dim, judged.spec.action_dim)
         run = runs.create(chosen)
+        envs = stack.enter_context(closing(_environments(settings, run)))
         if progress:
             print(f"{which_device}; {memory}\nrun: {run.path}", file=sys.stderr)
         try:
             with Tracker(run, total, progress=progress) as tracker:
-                replay = Replay(replay_size, len(envs), envs.spec.obs_dim, envs.spec.action_dim)
+                replay = Replay(replay_size, n, judged.spec.obs_dim, judged.spec.action_dim)
                 review = _Review(chosen, module, backend, judged, run, tracker)
                 state = loop(chosen, module, device, envs, replay, tracker, review)
                 review.final(total, state)
@@ -135,6 +140,17 @@ def loop(
         if settings.eval_interval and step % settings.eval_interval < n:
             review(step, state)
     return state
+
+
+def _environments(settings: Settings, run: Run) -> Environments:
+    seeds = seeds_for(settings.seed, TRAINING, settings.num_envs)
+    if not settings.capture_video:
+        return Environments(settings.env_id, seeds)
+    from polyak.recording import FilmedEnvironment  # loads image libraries that others do not need
+
+    interval = max(settings.total_timesteps // settings.num_envs // FILMS, 1)
+    filmed = FilmedEnvironment(settings.env_id, run.path / "videos", interval)
+    return Environments(settings.env_id, seeds, first=filmed)
 
 
 class _Review:

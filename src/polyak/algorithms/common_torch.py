@@ -108,12 +108,14 @@ def tensors(batch: Batch, device: torch.device) -> Batch:
     return Batch(*(torch.from_numpy(array).to(device) for array in batch))
 
 
-def prepare(device: str, deterministic: bool) -> tuple[torch.device, str]:
+def prepare(device: str, deterministic: bool, threads: int) -> tuple[torch.device, str]:
     """Chooses the device and makes PyTorch repeatable.
 
     Args:
         device: `auto` (a GPU if there is one), `cpu` or `cuda`.
         deterministic: refuse operations whose result depends on scheduling.
+        threads: processor threads, or 0 for two at most: more do not pay for layers of this size,
+            and each must wait for the slowest where other programs run.
 
     Returns:
         The device and one line that says what was chosen.
@@ -131,8 +133,8 @@ def prepare(device: str, deterministic: bool) -> tuple[torch.device, str]:
     if gpu and device != "cpu":
         torch.backends.cudnn.deterministic = deterministic
         return torch.device("cuda"), f"device: cuda ({torch.cuda.get_device_name()})"
-    threads = f"{torch.get_num_threads()} thread{'s'[: torch.get_num_threads() > 1]}"
-    return torch.device("cpu"), f"device: cpu ({threads})"
+    torch.set_num_threads(threads or min(2, torch.get_num_threads()))
+    return torch.device("cpu"), f"device: cpu, threads: {torch.get_num_threads()}"
 
 
 def export(state: Any) -> Weights:

@@ -72,7 +72,7 @@ class Algorithm(Protocol):
 class Backend(Protocol):
     """A module such as `common_torch`: what is the library's, not the algorithm's."""
 
-    def prepare(self, device: str, deterministic: bool) -> tuple[Any, str]:
+    def prepare(self, device: str, deterministic: bool, threads: int) -> tuple[Any, str]:
         """Sets the library up; returns the device and one line that says what was chosen."""
 
     def export(self, state: Any) -> Weights:
