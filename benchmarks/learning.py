@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
+from polyak import settings
 from polyak.report import curves
 from polyak.runs import Run, context
 
@@ -41,6 +43,19 @@ def _cases() -> dict[str, Case]:
         "pendulum-ddpg-preset": Case(
             "ddpg", "InvertedPendulum-v5", {"preset": "inverted-pendulum"}, (1, 2, 3, 4, 5), 1000
         )
+    }
+    # Presets beside the defaults at the same length, and the restored Pusher beside the stock one.
+    reacher = {"total_timesteps": 30_000, "eval_interval": 3_000, "eval_episodes": 20}
+    pusher = {"total_timesteps": 60_000, "eval_interval": 5_000, "eval_episodes": 20}
+    seeds, restored = (1, 2, 3), "polyak/Pusher-v5"
+    cases |= {
+        "reacher-ddpg-preset": Case("ddpg", "Reacher-v5", {"preset": "reacher"}, seeds, -6),
+        "reacher-ddpg-defaults": Case("ddpg", "Reacher-v5", reacher, seeds, -math.inf),
+        "pusher-ddpg-preset": Case("ddpg", restored, {"preset": "pusher"}, seeds, -40),
+        "pusher-ddpg-defaults": Case("ddpg", restored, pusher, seeds, -math.inf),
+        "stock-pusher-ddpg-preset": Case(
+            "ddpg", "Pusher-v5", {"preset": "pusher"}, seeds, -math.inf
+        ),
     }
     for algorithm, at_least in (("td3", 3500), ("sac", 4500)):
         cases |= {
@@ -70,12 +85,15 @@ CASES = _cases()
 
 def find(case: Case, seed: int, runs_dir: Path) -> Run | None:
     """The finished run of a case and seed, if there is one."""
+    options = case.options | {"env_id": case.env_id, "seed": seed}
+    wanted = settings.setup(case.algorithm, options).asdict()
+    for name in ("runs_dir", "save_path", "threads"):  # where and how fast, not what
+        del wanted[name]
     for path in sorted(runs_dir.glob("*/status.json")):
         run = Run(path.parent)
         config = run.config
-        wanted = {"algorithm": case.algorithm, "env_id": case.env_id, "seed": seed}
-        wanted |= {k: v for k, v in case.options.items() if k != "preset"}
-        if run.status["state"] == "finished" and all(config[k] == v for k, v in wanted.items()):
+        same = all(config.get(key, value) == value for key, value in wanted.items())
+        if same and run.status["state"] == "finished":
             return run
     return None
 

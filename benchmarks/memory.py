@@ -3,8 +3,8 @@
     python benchmarks/memory.py [--rows 1000000] [--output results/memory]
 
 Random actions give the shortest episodes, so the most observations kept aside: the worst case
-for our layout. Some thousand real steps are played and then repeated until the buffers are full and have
-wrapped. Resident memory is read from the operating system, each layout in a process of its own.
+for our layout. Some thousand real steps are played and then repeated until the buffers are full
+and have wrapped. Resident memory is read from the operating system, each layout in a process of its own.
 """
 
 from __future__ import annotations

@@ -17,21 +17,24 @@ from polyak.version import __version__
 if TYPE_CHECKING:
     from polyak.errors import PolyakError
     from polyak.models import Agent, load
+    from polyak.models import evaluate_saved as evaluate
     from polyak.runs import Run
     from polyak.training import train
 
 _HOMES = {
-    "PolyakError": "polyak.errors",
-    "Agent": "polyak.models",
-    "load": "polyak.models",
-    "Run": "polyak.runs",
-    "train": "polyak.training",
+    "PolyakError": "polyak.errors:PolyakError",
+    "Agent": "polyak.models:Agent",
+    "evaluate": "polyak.models:evaluate_saved",
+    "load": "polyak.models:load",
+    "Run": "polyak.runs:Run",
+    "train": "polyak.training:train",
 }
-__all__ = ["Agent", "PolyakError", "Run", "load", "train", "__version__"]
+__all__ = ["Agent", "PolyakError", "Run", "evaluate", "load", "train", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: `polyak --help` needs neither Gymnasium nor a learning library.
     if name not in _HOMES:
         raise AttributeError(f"module 'polyak' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    module, _, attribute = _HOMES[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)

@@ -48,7 +48,9 @@ def _run(arguments: list[str]) -> None:
     if arguments[:1] == ["train"]:
         _train(arguments[1:])
         return
-    parser = Parser(prog="polyak", description="Trains continuous-control agents with DDPG.")
+    parser = Parser(
+        prog="polyak", description="Trains continuous-control agents: DDPG, TD3 and SAC."
+    )
     parser.add_argument("--version", action="version", version=f"polyak {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     commands.add_parser("train", help="train an agent: " + TRAIN_USAGE, add_help=False)
@@ -200,16 +202,9 @@ def _report(options: argparse.Namespace) -> None:
 
 
 def _print_evaluation(path: Path, episodes: int | None, seed: int | None, *, trust: bool) -> None:
-    from contextlib import closing
-
     from polyak import models
-    from polyak.environments import Environment
-    from polyak.evaluation import evaluate
 
-    agent = models.load(path)
-    with closing(Environment(models.trusted_env_id(agent, trust))) as env:
-        models.check_fits(agent, env.spec)
-        result = evaluate(agent.policy(), env, models.seeds(agent, episodes, seed))
+    result = models.evaluate_saved(path, episodes=episodes, seed=seed, trust_env=trust)
     for index, (start, total, length) in enumerate(zip(*result, strict=True)):
         print(f"episode={index + 1} seed={start} return={total:.6g} length={length}")
     print(f"eval_return={result.mean:.2f} std={result.std:.2f} episodes={len(result.seeds)}")

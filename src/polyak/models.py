@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,9 @@ from polyak.algorithms import initial
 from polyak.algorithms.configs import CONFIGS
 from polyak.algorithms.initial import Weights
 from polyak.algorithms.interface import Algorithm
-from polyak.environments import PLAY, Spec, scale_action, seeds_for
+from polyak.environments import PLAY, Environment, Spec, scale_action, seeds_for
 from polyak.errors import PolyakError
-from polyak.evaluation import Evaluation, Policy
+from polyak.evaluation import Evaluation, Policy, evaluate
 from polyak.settings import Setup
 
 FORMAT = 1
@@ -213,6 +214,31 @@ def _read_weights(path: Path, prefix: str, shapes: dict[str, tuple[int, ...]]) -
         if not np.isfinite(array).all():
             raise PolyakError(f"{path}: {prefix + name} holds numbers that are not finite")
     return weights
+
+
+def evaluate_saved(
+    path: str | Path,
+    *,
+    episodes: int | None = None,
+    seed: int | None = None,
+    trust_env: bool = False,
+) -> Evaluation:
+    """Evaluates a saved agent, noise off.
+
+    Args:
+        path: see `load`.
+        episodes: how many; by default as many as in its last evaluation, with the same seeds, which
+            gives the same returns.
+        seed: draws other episodes.
+        trust_env: see `trusted_env_id`.
+
+    Raises:
+        PolyakError: no such agent, or its environment is not to be had.
+    """
+    agent = load(path)
+    with closing(Environment(trusted_env_id(agent, trust_env))) as env:
+        check_fits(agent, env.spec)
+        return evaluate(agent.policy(), env, seeds(agent, episodes, seed))
 
 
 def trusted_env_id(agent: Agent, trust: bool) -> str:

@@ -52,21 +52,31 @@ class Run:
 
     def metrics(self, name: str | None = None) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl; with a name, those that hold that metric."""
-        rows = []
-        with (self.path / "metrics.jsonl").open(encoding="utf-8") as file:
-            for line in file:
-                if line.endswith("\n"):  # a row cut off by a crash is no row
-                    rows.append(json.loads(line))
+        path, rows = self.path / "metrics.jsonl", []
+        if path.is_file():
+            with path.open(encoding="utf-8") as file:
+                for line in file:
+                    if line.endswith("\n"):  # a row cut off by a crash is no row
+                        rows.append(json.loads(line))
         return [row for row in rows if name is None or name in row]
 
-    def write_status(self, state: str, step: int, error: str = "") -> None:
-        """Replaces status.json as a whole: a reader never sees half of it."""
+    def write_status(self, state: str, step: int | None = None, error: str = "") -> None:
+        """Replaces status.json as a whole: a reader never sees half of it.
+
+        Without a step, that of the newest row of metrics stands.
+        """
+        if step is None:
+            step = max((row["step"] for row in self.metrics()), default=0)
         status = {"state": state, "step": step, "error": error, "time": time.time()}
         write_json(self.path / "status.json", status)
 
 
-def create(setup: Setup) -> Run:
+def create(setup: Setup, device: str) -> Run:
     """Makes a new run folder, never one that exists, and writes its configuration.
+
+    Args:
+        setup: what is asked for.
+        device: what it will run on, in words.
 
     Raises:
         PolyakError: the folder cannot be written.
@@ -85,7 +95,9 @@ def create(setup: Setup) -> Run:
             except FileExistsError:
                 continue
         run = Run(path)
-        write_json(path / "config.json", setup.asdict() | {"context": context()})
+        write_json(
+            path / "config.json", setup.asdict() | {"context": context() | {"device": device}}
+        )
         run.write_status("running", 0)
     except OSError as error:
         raise PolyakError(

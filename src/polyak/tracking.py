@@ -99,7 +99,8 @@ class Tracker:
         """The losses since the last call, fetched from the device here, and the speed."""
         values = {name: float(value) for name, value in metrics.items()}
         values |= self._speed(step, learning=learning)
-        self.write(step, values)
+        if values:  # the first row of a warm-up has none
+            self.write(step, values)
         if "charts/SPS" in values:
             self._show(SPS=f"{values['charts/SPS']:.0f}")
 
@@ -114,7 +115,7 @@ class Tracker:
         self._show(eval=f"{evaluation.mean:.1f}")
 
     def pause(self) -> None:
-        """Stops the speed's clock, for an evaluation; the next row of losses starts it again."""
+        """Stops the speed's clock, for an evaluation."""
         self._speed.pause()
 
     def resume(self) -> None:

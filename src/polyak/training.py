@@ -42,7 +42,7 @@ def train(algorithm: str, *, progress: bool = False, **options: Any) -> Run:
     """Trains an agent; returns its run folder.
 
     Args:
-        algorithm: `ddpg`, or an experiment's name such as `ddpg_continuous_action`.
+        algorithm: `ddpg`, `td3`, `sac`, or an experiment's name such as `ddpg_continuous_action`.
         progress: say on standard error what was chosen, and show a progress bar.
         options: any setting by its name, for example `env_id="InvertedPendulum-v5"`,
             `total_timesteps=20_000`, or `preset="inverted-pendulum"`.
@@ -68,21 +68,21 @@ def train(algorithm: str, *, progress: bool = False, **options: Any) -> Run:
         total = -(-settings.total_timesteps // n) * n  # whole rounds, rounded up
         replay_size = min(config.buffer_size, total)
         memory = check_memory(replay_size, judged.spec.obs_dim, judged.spec.action_dim)
-        run = runs.create(chosen)
-        envs = stack.enter_context(closing(_environments(settings, run)))
+        run = runs.create(chosen, which_device)
         if progress:
             print(f"{which_device}; {memory}\nrun: {run.path}", file=sys.stderr)
         try:
-            with Tracker(run, total, progress=progress) as tracker:
-                replay = Replay(replay_size, n, judged.spec.obs_dim, judged.spec.action_dim)
-                review = _Review(chosen, module, backend, judged, run, tracker)
-                state = loop(chosen, module, device, envs, replay, tracker, review)
-                review.final(total, state)
+            envs = stack.enter_context(closing(_environments(settings, run)))
+            tracker = stack.enter_context(Tracker(run, total, progress=progress))
+            replay = Replay(replay_size, n, judged.spec.obs_dim, judged.spec.action_dim)
+            review = _Review(chosen, module, backend, judged, run, tracker)
+            state = loop(chosen, module, device, envs, replay, tracker, review)
+            review.final(total, state)
         except BaseException as error:
             stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            run.write_status(stopped, envs.steps, f"{type(error).__name__}: {error}")
+            run.write_status(stopped, error=f"{type(error).__name__}: {error}")
             raise
-        run.write_status("finished", envs.steps)
+        run.write_status("finished", total)
     return run
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -129,6 +130,8 @@ def prepare(device: str, deterministic: bool, threads: int) -> tuple[torch.devic
             f"--device cuda: PyTorch {torch.__version__} sees no GPU; use --device cpu or install "
             "PyTorch's CUDA build"
         )
+    # cuBLAS is repeatable only with a workspace of its own, and looks for it at its first call.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(deterministic)
     if gpu and device != "cpu":
         torch.backends.cudnn.deterministic = deterministic

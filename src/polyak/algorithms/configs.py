@@ -8,6 +8,7 @@ from typing import Any
 
 DDPG_PAPER = "Lillicrap et al. 2016"
 TD3_PAPER = "Fujimoto et al. 2018"
+TD3_CODE = "the TD3 authors' code"  # which left the paper's settings after publication
 SAC_PAPER = "Haarnoja et al. 2018"
 
 
@@ -22,24 +23,24 @@ class Config:
     """What all three algorithms have."""
 
     actor_lr: float = setting(
-        3e-4, "Adam step size of the actor", source=TD3_PAPER, aliases=("--policy-lr",)
+        3e-4, "Adam step size of the actor", source=TD3_CODE, aliases=("--policy-lr",)
     )
     critic_lr: float = setting(
-        3e-4, "Adam step size of the critic", source=TD3_PAPER, aliases=("--q-lr",)
+        3e-4, "Adam step size of the critic", source=TD3_CODE, aliases=("--q-lr",)
     )
     buffer_size: int = setting(1_000_000, "transitions kept for replay", source=DDPG_PAPER)
-    batch_size: int = setting(256, "transitions per update", source=TD3_PAPER)
+    batch_size: int = setting(256, "transitions per update", source=TD3_CODE)
     learning_starts: int = setting(
         25_000,
         "environment steps with uniform random actions before the first update",
-        source="Fujimoto's TD3 code",
+        source=TD3_CODE,
         aliases=("--start-steps",),
     )
     gamma: float = setting(0.99, "discount per environment step", source=DDPG_PAPER)
     tau: float = setting(0.005, "share of the network in its target per update", source=TD3_PAPER)
-    hidden_dim: int = setting(256, "units in each of the two hidden layers", source=TD3_PAPER)
+    hidden_dim: int = setting(256, "units in each of the two hidden layers", source=TD3_CODE)
     policy_frequency: int = setting(
-        2, "updates of the critic per update of the actor and the targets", source="CleanRL"
+        2, "updates of the critic per update of the actor and the targets", source=TD3_PAPER
     )
 
     @property
@@ -105,7 +106,7 @@ class SACConfig(Config):
         True, "learn the entropy coefficient (target entropy -dim A)", source=SAC_PAPER
     )
     alpha: float = setting(
-        0.2, "entropy coefficient when it is fixed: --no-autotune", source=SAC_PAPER
+        0.2, "entropy coefficient when it is fixed: --no-autotune", source="CleanRL"
     )
 
     @property

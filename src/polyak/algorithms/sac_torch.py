@@ -86,7 +86,8 @@ def init(
     actor_weights = initial.mlp(generator, (obs_dim, *hidden, 2 * action_dim))
     critic_weights = initial.mlp(generator, (obs_dim + action_dim, *hidden, 1), ensemble=2)
     actor, critic = Actor(actor_weights, device), Critic(critic_weights, device)
-    log_alpha = Scalar(0.0 if config.autotune else math.log(config.alpha), device)
+    fixed = math.log(config.alpha) if config.alpha > 0.0 else -math.inf
+    log_alpha = Scalar(0.0 if config.autotune else fixed, device)
     return State(
         actor=actor,
         critic=critic,
