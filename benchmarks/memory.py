@@ -4,7 +4,7 @@
 
 Random actions give the shortest episodes, so the most observations kept aside: the worst case
 for our layout. Some thousand real steps are played and then repeated until the buffers are full
-and have wrapped. Resident memory is read from the operating system, each layout in a process of its own.
+and have wrapped. The operating system tells the resident memory, of a process per layout.
 """
 
 from __future__ import annotations
