@@ -46,7 +46,7 @@ def _cases() -> dict[str, Case]:
     }
     # Presets beside the defaults at the same length, and the restored Pusher beside the stock one.
     reacher = {"total_timesteps": 30_000, "eval_interval": 3_000, "eval_episodes": 20}
-    pusher = {"total_timesteps": 60_000, "eval_interval": 5_000, "eval_episodes": 20}
+    pusher = {"total_timesteps": 40_000, "eval_interval": 5_000, "eval_episodes": 20}
     seeds, restored = (1, 2, 3), "polyak/Pusher-v5"
     cases |= {
         "reacher-ddpg-preset": Case("ddpg", "Reacher-v5", {"preset": "reacher"}, seeds, -6),
