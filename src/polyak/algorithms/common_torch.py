@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -136,6 +138,7 @@ def prepare(device: str, deterministic: bool, threads: int) -> tuple[torch.devic
     if gpu and device != "cpu":
         torch.backends.cudnn.deterministic = deterministic
         return torch.device("cuda"), f"device: cuda ({torch.cuda.get_device_name()})"
+    _keep_freed_memory()
     torch.set_num_threads(threads or min(2, torch.get_num_threads()))
     return torch.device("cpu"), f"device: cpu, threads: {torch.get_num_threads()}"
 
@@ -147,6 +150,19 @@ def export(state: Any) -> Weights:
         for network in ("actor", "critic")
         for name, array in getattr(state, network).weights().items()
     }
+
+
+def _keep_freed_memory() -> None:
+    """Lets glibc keep blocks of up to 32 MB for reuse instead of handing them back to the system.
+
+    An update frees and takes again some dozen of half a megabyte. Handed back, each would be mapped
+    anew page by page: some 400 page faults and 5 % of the time of an update of SAC.
+    """
+    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
+    with contextlib.suppress(OSError, AttributeError):  # another C library has no mallopt
+        libc = ctypes.CDLL(None)
+        libc.mallopt(trim_threshold, 1 << 30)
+        libc.mallopt(mmap_threshold, 32 << 20)
 
 
 def _views(flat: Tensor, like: Mapping[str, Any]) -> list[Tensor]:
