@@ -67,7 +67,7 @@ def scale_action(action: np.ndarray, spec: Spec) -> np.ndarray:
     low, high = spec.action_low, spec.action_high
     t = np.multiply(action, 0.5, dtype=np.float64) + 0.5
     scaled = np.minimum(np.maximum(low * (1.0 - t) + high * t, low), high)
-    return scaled.astype(spec.action_dtype).reshape(*action.shape[:-1], *spec.action_shape)
+    return scaled.astype(spec.action_dtype).reshape((*action.shape[:-1], *spec.action_shape))
 
 
 class Environment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import os
 import platform
@@ -120,6 +121,7 @@ def context() -> dict[str, Any]:
     }
 
 
+@functools.cache  # reads the metadata of every library, and is asked at each save
 def versions() -> dict[str, str]:
     """Versions of Python and of the libraries that results depend on."""
     found = {"python": platform.python_version()}
