@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := artifacts/ddpg_invertedpendulum_v5_actor
 
-.PHONY: help demo test check learning bench clean
+.PHONY: help demo test test-lowest check learning bench clean
 
 help:
 	@echo "make demo      train DDPG on InvertedPendulum-v5, draw the curve, record a GIF"
 	@echo "make test      lint, types and tests"
+	@echo "make test-lowest  the tests with the oldest admitted libraries"
 	@echo "make check     lint and types only"
 	@echo "make learning  train for an hour: does every algorithm still learn?"
 	@echo "make bench     memory and speed"
@@ -32,6 +33,13 @@ check: $(BIN)/polyak
 test: check
 	$(BIN)/pytest -m "not learning"
 
+# The oldest libraries that pyproject.toml admits, in an environment of their own.
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/pip install --quiet --constraint constraints-lowest.txt torch
+	.venv-lowest/bin/pip install --quiet --constraint constraints-lowest.txt --editable '.[dev]'
+	.venv-lowest/bin/pytest -m "not learning"
+
 learning: $(BIN)/polyak
 	$(BIN)/python benchmarks/learning.py
 
@@ -39,4 +47,4 @@ bench: $(BIN)/polyak
 	$(BIN)/python benchmarks/memory.py
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info
+	rm -rf $(VENV) .venv-lowest build dist src/*.egg-info

@@ -191,8 +191,8 @@ class FilmedEnvironment(Environment):
         most_frames: int = 250,
     ) -> None:
         super().__init__(env_id, render_mode="rgb_array", width=320, height=320)
-        suffix = ".mp4" if importlib.util.find_spec("imageio_ffmpeg") else ".gif"
-        self._name = f"{folder / 'training-step-'}{{}}{suffix}"
+        self._folder = folder
+        self._suffix = ".mp4" if importlib.util.find_spec("imageio_ffmpeg") else ".gif"
         self._interval, self._frame_skip, self._most = interval, frame_skip, most_frames
         self._steps, self._next = 0, 0
         self._film: VideoWriter | None = None
@@ -228,7 +228,7 @@ class FilmedEnvironment(Environment):
         if not self._ready:
             start_rendering(self)
             self._ready = True
-        self._film = VideoWriter(self._name.format(self._steps))
+        self._film = VideoWriter(self._folder / f"training-step-{self._steps}{self._suffix}")
         self._first = self._steps
         self._next = self._steps + self._interval
 

@@ -402,3 +402,35 @@ def test_mp4_when_ffmpeg_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         write(tmp_path / "a.mp4", [square(0, 480, 480)] * 20)
     assert "ffmpeg stopped" in one_line(error)
     assert not list(tmp_path.iterdir())
+
+
+def test_training_is_filmed_on_a_schedule(tmp_path: Path) -> None:
+    environment = recording.FilmedEnvironment("Hopper-v5", tmp_path / "a {b}", interval=60)
+    try:
+        environment.reset(seed=1)
+        for _ in range(150):
+            _, _, terminated, truncated = environment.step(np.zeros(3, np.float32))
+            if terminated or truncated:
+                environment.reset()
+    finally:
+        environment.close()
+    films = sorted(int(re.findall(r"\d+", p.stem)[0]) for p in (tmp_path / "a {b}").iterdir())
+    assert films[0] == 0
+    assert len(films) in (2, 3)
+    assert all(later - earlier >= 60 for earlier, later in zip(films, films[1:], strict=False))
+
+
+def test_filming_that_fails_ends_the_filming_and_not_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise PolyakError("no OpenGL here")
+
+    monkeypatch.setattr(recording, "start_rendering", broken)
+    environment = recording.FilmedEnvironment("Hopper-v5", tmp_path, interval=1)
+    with pytest.warns(UserWarning, match="no more videos of training: no OpenGL here"):
+        environment.reset(seed=1)
+    environment.step(np.zeros(3, np.float32))
+    environment.reset()
+    environment.close()
+    assert not list(tmp_path.iterdir())
