@@ -4,15 +4,14 @@
 
 Each run is a process of its own with one thread. A case is judged by the mean over its seeds of
 the final deterministic evaluation. Finished runs are not repeated, so the command can be given
-again after an interruption. Writes results/learning/: a row per run, the evaluation curves, a
-figure, and where it all was measured. Ends with exit code 1 if a case falls short.
+again after an interruption. Brings results/learning/ up to date: a row per run with its commit and
+processor, the evaluation curves, a figure. Ends with exit code 1 if a case falls short.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import json
 import math
 import os
 import subprocess
@@ -22,9 +21,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
+from matplotlib.figure import Figure
+
 from polyak import settings
 from polyak.report import curves
-from polyak.runs import Run, context
+from polyak.runs import Run
 
 
 class Case(NamedTuple):
@@ -116,47 +117,95 @@ def train(case: Case, seed: int, runs_dir: Path) -> str:
     return (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()[-1]
 
 
-def write(cases: dict[str, Case], runs_dir: Path, output: Path) -> bool:
-    """Writes the tables and the figure; returns whether every case reached its mark."""
+HEAD = ("case", "algorithm", "backend", "env_id", "seed", "step")
+RETURNS = (*HEAD, "final_eval_return", "SPS_learning", "commit", "processor")
+CURVES = (*HEAD, "eval_return")
+
+
+def write(runs_dir: Path, output: Path) -> None:
+    """Brings the tables up to date: rows of runs that are not in `runs_dir` stay as they are."""
     output.mkdir(parents=True, exist_ok=True)
-    rows: list[tuple[Any, ...]] = []
-    points: list[tuple[Any, ...]] = []
-    reached = True
-    for name, case in cases.items():
-        found = {seed: find(case, seed, runs_dir) for seed in case.seeds}
-        runs = {seed: run for seed, run in found.items() if run}
-        returns = [run.final_eval_return or 0.0 for run in runs.values()]
-        for (seed, run), value in zip(runs.items(), returns, strict=True):
-            evaluations = run.metrics(curves.EVALUATION)
+    rows, points = read(output / "returns.csv"), read(output / "curves.csv")
+    for name, case in CASES.items():
+        for seed in case.seeds:
+            run = find(case, seed, runs_dir)
+            if run is None:
+                continue
+            rows, points = (
+                [row for row in table if (row["case"], row["seed"]) != (name, str(seed))]
+                for table in (rows, points)
+            )
+            config, context = run.config, run.config["context"]
+            head = (name, case.algorithm, config["backend"], case.env_id, str(seed))
             speed = run.metrics("charts/SPS_learning")[-1]["charts/SPS_learning"]
-            config = run.config
-            run_is = (name, case.algorithm, config["backend"], case.env_id, seed)
-            git = config["context"]["git"].get("commit", "")
-            rows.append((*run_is, run.status["step"], f"{value:.2f}", f"{speed:.1f}", git))
-            points += [
-                (*run_is, row["step"], f"{row[curves.EVALUATION]:.2f}") for row in evaluations
-            ]
-        good = len(runs) == len(case.seeds) and mean(returns) >= case.at_least
+            result = (
+                str(run.status["step"]),
+                f"{run.final_eval_return:.2f}",
+                f"{speed:.1f}",
+                context["git"].get("commit", ""),
+                context["processor"],
+            )
+            rows.append(dict(zip(RETURNS, (*head, *result), strict=True)))
+            for row in run.metrics(curves.EVALUATION):
+                point = (*head, str(row["step"]), f"{row[curves.EVALUATION]:.2f}")
+                points.append(dict(zip(CURVES, point, strict=True)))
+    order = {name: index for index, name in enumerate(CASES)}
+    for file, columns, table in (("returns.csv", RETURNS, rows), ("curves.csv", CURVES, points)):
+        table.sort(key=lambda row: (order[row["case"]], int(row["seed"]), int(row["step"])))
+        with (output / file).open("w", newline="", encoding="utf-8") as out:
+            writer = csv.DictWriter(out, columns, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(table)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a table, or none if it does not exist yet."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def judge(names: list[str], output: Path) -> bool:
+    """Prints how the cases did; returns whether each reached its mark with all of its seeds."""
+    reached = True
+    for name in names:
+        case = CASES[name]
+        rows = [row for row in read(output / "returns.csv") if row["case"] == name]
+        returns = [float(row["final_eval_return"]) for row in rows]
+        good = len(returns) == len(case.seeds) and mean(returns) >= case.at_least
         reached &= good
-        spread = f"{stdev(returns):.1f}" if len(returns) > 1 else "-"
-        summary = f"{mean(returns):.1f} +- {spread}" if returns else "no run"
+        spread = f" +- {stdev(returns):.1f}" if len(returns) > 1 else ""
+        result = f"{mean(returns):.1f}{spread}" if returns else "not run"
         print(
-            f"{'ok  ' if good else 'LOW '} {name}: {summary} over {len(returns)} of "
+            f"{'ok ' if good else 'LOW'} {name}: {result} over {len(returns)} of "
             f"{len(case.seeds)} seeds, at least {case.at_least} asked"
         )
-    head = ("case", "algorithm", "backend", "env_id", "seed", "step")
-    for file, columns, table in (
-        ("returns.csv", (*head, "final_eval_return", "SPS_learning", "commit"), rows),
-        ("curves.csv", (*head, "eval_return"), points),
-    ):
-        with (output / file).open("w", newline="", encoding="utf-8") as out:
-            writer = csv.writer(out, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows(table)
-    where = context()
-    where.pop("command")
-    (output / "machine.json").write_text(json.dumps(where, indent=2) + "\n", "utf-8")
     return reached
+
+
+def draw(output: Path) -> None:
+    """One picture per task: the mean evaluation of each case, its seeds faintly behind."""
+    points = read(output / "curves.csv")
+    tasks = list(dict.fromkeys(point["env_id"] for point in points))
+    figure = Figure(figsize=(7, 4 * len(tasks)), layout="constrained")
+    for task, axes in zip(tasks, figure.subplots(len(tasks), squeeze=False)[:, 0], strict=True):
+        names = dict.fromkeys(point["case"] for point in points if point["env_id"] == task)
+        for index, name in enumerate(names):
+            seeds: dict[str, dict[int, float]] = {}
+            for point in points:
+                if point["case"] == name:
+                    seed = seeds.setdefault(point["seed"], {})
+                    seed[int(point["step"])] = float(point["eval_return"])
+            for curve in seeds.values():
+                axes.plot(curve.keys(), curve.values(), color=f"C{index}", alpha=0.25)
+            steps = [s for s in next(iter(seeds.values())) if all(s in c for c in seeds.values())]
+            average = [mean(curve[step] for curve in seeds.values()) for step in steps]
+            axes.plot(steps, average, color=f"C{index}", label=f"{name} ({len(seeds)} seeds)")
+        axes.set(title=task, xlabel="environment steps", ylabel="deterministic return")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    figure.savefig(output / "curves.png", dpi=90)
 
 
 def main() -> int:
@@ -167,15 +216,14 @@ def main() -> int:
     parser.add_argument("--runs-dir", type=Path, default=Path("runs/learning"))
     parser.add_argument("--output", type=Path, default=Path("results/learning"))
     options = parser.parse_args()
-    cases = {name: CASES[name] for name in options.cases}
-    jobs = [(name, case, seed) for name, case in cases.items() for seed in case.seeds]
+    jobs = [(name, CASES[name], seed) for name in options.cases for seed in CASES[name].seeds]
     with ThreadPoolExecutor(options.workers) as pool:
         tasks = [(n, s, pool.submit(train, c, s, options.runs_dir)) for n, c, s in jobs]
         for name, seed, task in tasks:
             print(f"{name}, seed {seed}: {task.result()}", flush=True)
-    reached = write(cases, options.runs_dir, options.output)
-    curves.draw([options.runs_dir], options.output / "curves.png")
-    return 0 if reached else 1
+            write(options.runs_dir, options.output)
+    draw(options.output)
+    return 0 if judge(options.cases, options.output) else 1
 
 
 if __name__ == "__main__":

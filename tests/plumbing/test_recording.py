@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -417,7 +418,7 @@ def test_training_is_filmed_on_a_schedule(tmp_path: Path) -> None:
     films = sorted(int(re.findall(r"\d+", p.stem)[0]) for p in (tmp_path / "a {b}").iterdir())
     assert films[0] == 0
     assert len(films) in (2, 3)
-    assert all(later - earlier >= 60 for earlier, later in zip(films, films[1:], strict=False))
+    assert all(later - earlier >= 60 for earlier, later in pairwise(films))
 
 
 def test_filming_that_fails_ends_the_filming_and_not_the_training(
