@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
+import functools
+import os
 import signal
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn, TextIO, get_args
 
 from polyak import __version__, algorithms
 from polyak.algorithms.configs import CONFIGS
@@ -29,6 +32,10 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code: 0, 2 for a user's error, 130 when interrupted."""
     warnings.showwarning = _show_warning
+    for name in ("stdout", "stderr"):  # None where the caller closed them
+        if getattr(sys, name) is None:
+            setattr(sys, name, _nowhere())
+    sys.path.append(str(Path.cwd()))  # `module:Env-v0` may be a file in this folder
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         _run(list(sys.argv[1:] if arguments is None else arguments))
@@ -114,6 +121,7 @@ def _train(arguments: list[str]) -> None:
 OWN = (
     "load_path",
     "skip_train",
+    "trust_env",
     "record_path",
     "record_episodes",
     "record_fps",
@@ -162,6 +170,7 @@ def train_parser(name: str) -> argparse.ArgumentParser:
         "--skip-train", action="store_true", help="only play the agent in --load-path"
     )
     parser.add_argument("--load-path", type=Path, help="saved agent for --skip-train")
+    _trust_argument(parser)
     _record_arguments(parser, prefix="record-")
     return parser
 
@@ -183,7 +192,8 @@ def _skip_train(name: str, own: dict[str, Any], given: dict[str, Any]) -> None:
     if "record_path" in own:
         _record(own["load_path"], own)
     else:
-        _print_evaluation(own["load_path"], given.get("eval_episodes"), None, trust=False)
+        trust = own.get("trust_env", False)
+        _print_evaluation(own["load_path"], given.get("eval_episodes"), None, trust=trust)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -235,10 +245,14 @@ def _agent_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=_whole, help="seed of the episodes; default: the agent's own"
     )
+    _trust_argument(parser)
+
+
+def _trust_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust-env",
         action="store_true",
-        help="allow the saved agent to name a module of yours that registers its environment",
+        help="allow a saved agent to name a module of yours that registers its environment",
     )
 
 
@@ -263,13 +277,11 @@ def _refuse_unknown(unknown: list[str], *parsers: argparse.ArgumentParser) -> No
 
 def _integer(text: str) -> int:
     """Accepts 1000000, 1_000_000 and 1e6."""
-    try:
-        return int(text)
-    except ValueError:
-        value = float(text)
-        if not value.is_integer():
-            raise ValueError(text) from None
-        return int(value)
+    for parse in (int, float):
+        with contextlib.suppress(ValueError, OverflowError):
+            if int(value := parse(text)) == value:
+                return int(value)
+    raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}")
 
 
 def _positive(text: str) -> int:
@@ -291,6 +303,11 @@ def _boolean(text: str) -> bool:
     if text.lower() not in values:
         raise argparse.ArgumentTypeError(f"must be True or False, not {text!r}")
     return values[text.lower()]
+
+
+@functools.cache
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w")
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

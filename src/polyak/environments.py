@@ -29,6 +29,9 @@ from polyak.errors import PolyakError
 # [-1, 1] to it would make every action either zero or absurd.
 LARGEST_BOUND = 1e30
 
+LARGEST_REWARD = float(np.finfo(np.float32).max)
+"""Replay stores rewards as float32."""
+
 
 TRAINING, EVALUATION, FINAL, PLAY = range(4)
 """What environment seeds are for; see `seeds_for`."""
@@ -195,10 +198,14 @@ class Environments:
         """One step of each environment with actions (N, A) in [-1, 1].
 
         Raises:
-            PolyakError: an observation or a reward is not finite; one such number would poison
-                networks and replay for good.
+            PolyakError: an action, an observation or a reward is not finite.
         """
         n = len(self)
+        if not np.isfinite(actions).all():
+            raise PolyakError(
+                f"the policy's action is not finite at step {self.steps + 1}: training diverged; "
+                "lower --learning-rate"
+            )
         next_obs = np.empty((n, self.spec.obs_dim), dtype=np.float32)
         reward = np.empty(n, dtype=np.float32)
         terminated = np.zeros(n, dtype=bool)
@@ -207,9 +214,9 @@ class Environments:
         episodes: list[Episode] = []
         for i, env in enumerate(self._envs):
             next_obs[i], r, terminated[i], truncated[i] = env.step(actions[i])
-            reward[i] = r
             self.steps += 1
-            self._check(i, next_obs[i], float(reward[i]))
+            self._check(i, next_obs[i], r)
+            reward[i] = r
             self._returns[i] += r
             self._lengths[i] += 1
             if terminated[i] or truncated[i]:
@@ -230,12 +237,21 @@ class Environments:
             env.close()
 
     def _check(self, index: int, obs: np.ndarray, reward: float = 0.0) -> None:
-        where = f"at step {self.steps} in environment {index}: training stopped"
-        if not math.isfinite(reward):
-            raise PolyakError(f"reward is {reward} {where}; mend the task")
-        if not np.isfinite(obs).all():
-            bad = int(np.flatnonzero(~np.isfinite(obs))[0])
-            raise PolyakError(f"observation[{bad}] is {obs[bad]} {where}; mend the task")
+        if problem := flaw(obs, reward):
+            raise PolyakError(
+                f"{problem} at step {self.steps} in environment {index}: mend the task, whose "
+                "numbers must be finite in float32"
+            )
+
+
+def flaw(obs: np.ndarray, reward: float = 0.0) -> str:
+    """What is not finite, in words, or nothing. One such number poisons networks and replay."""
+    if not abs(reward) <= LARGEST_REWARD:
+        return f"reward is {reward}"
+    if not np.isfinite(obs).all():
+        bad = int(np.flatnonzero(~np.isfinite(obs))[0])
+        return f"observation[{bad}] is {obs[bad]}"
+    return ""
 
 
 def seeds_for(seed: int, stream: int, count: int) -> list[int]:
@@ -282,7 +298,7 @@ def _registered_name(env_id: str) -> str:
     if module:
         try:
             importlib.import_module(module)
-        except Exception as error:  # a user's module can fail in any way
+        except (Exception, SystemExit) as error:  # a user's module can fail in any way
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise PolyakError(
                 f"module {module!r} of environment {env_id!r} cannot be imported ({reason}); "
@@ -291,7 +307,10 @@ def _registered_name(env_id: str) -> str:
     task = re.sub(r"-v\d+$", "", name)
     if name == "Pusher-v4" and pusher.stock_v4_is_refused():
         raise PolyakError(pusher.V4_HINT)
-    versions = [i for i in (f"{task}-v5", f"{task}-v4") if i in gymnasium.registry]
+    versions = [f"{task}-v5", f"{task}-v4"]
+    if task == "Pusher":  # the stock ones are broken
+        versions = [f"polyak/{version}" for version in versions]
+    versions = [version for version in versions if version in gymnasium.registry]
     if name in gymnasium.registry:
         if re.search(r"-v[23]$", name) and _is_mujoco(name):
             raise PolyakError(
@@ -335,10 +354,7 @@ def _action_box(env_id: str, space: Space[Any]) -> Box:
     for index, (low, high) in enumerate(zip(space.low.ravel(), space.high.ravel(), strict=True)):
         box = f"{env_id} has action bounds [{low}, {high}] in dimension {index}"
         if not max(abs(float(low)), abs(float(high))) < LARGEST_BOUND:
-            raise PolyakError(
-                f"{box}, which is unbounded: wrap the environment in "
-                "gymnasium.wrappers.RescaleAction or give its Box finite bounds"
-            )
+            raise PolyakError(f"{box}, which is unbounded: give its action Box finite bounds")
         if not low < high:
             raise PolyakError(f"{box}, which leaves no choice: remove that dimension")
     return space

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyak.environments import Environment
+from polyak.environments import Environment, flaw
+from polyak.errors import PolyakError
 
 Policy = Callable[[np.ndarray], np.ndarray]
 """Observation (O,) float32 to action (A,) in [-1, 1]."""
@@ -36,6 +37,9 @@ def evaluate(policy: Policy, env: Environment, seeds: Sequence[int]) -> Evaluati
 
     Episodes run one after another, so that each counts once however long it is (the first n to end
     among parallel ones would be the short ones), and so that an episode depends on its seed alone.
+
+    Raises:
+        PolyakError: the environment returned something that is not finite.
     """
     returns, lengths = [], []
     for seed in seeds:
@@ -43,6 +47,11 @@ def evaluate(policy: Policy, env: Environment, seeds: Sequence[int]) -> Evaluati
         total, length, ended = 0.0, 0, False
         while not ended:
             obs, reward, terminated, truncated = env.step(policy(obs))
+            if problem := flaw(obs, reward):
+                raise PolyakError(
+                    f"{problem} at step {length + 1} of the evaluation episode with seed {seed}: "
+                    "mend the task, whose numbers must be finite in float32"
+                )
             total += reward
             length += 1
             ended = terminated or truncated

@@ -7,7 +7,9 @@ Loading reads numbers and text and executes nothing.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,16 +22,19 @@ import safetensors.numpy
 
 from polyak import algorithms, runs
 from polyak.algorithms import initial
-from polyak.algorithms.configs import CONFIGS
+from polyak.algorithms.configs import Config
 from polyak.algorithms.initial import Weights
 from polyak.algorithms.interface import Algorithm
 from polyak.environments import PLAY, Environment, Spec, scale_action, seeds_for
 from polyak.errors import PolyakError
 from polyak.evaluation import Evaluation, Policy, evaluate
-from polyak.settings import Setup
+from polyak.settings import Setup, read_config
 
 FORMAT = 1
 WEIGHTS, INFO = "model.safetensors", "agent.json"
+
+LARGEST_SPACE = 10_000_000
+"""Numbers in an observation or action beyond which a description is taken for damaged."""
 
 
 def save(
@@ -82,6 +87,21 @@ def save(
         raise PolyakError(f"cannot save the agent in {path}: {error}") from error
 
 
+def check_writable(path: Path) -> None:
+    """Makes the folder that an agent will be saved in, before hours of training find that it can't.
+
+    Raises:
+        PolyakError: it cannot be written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        trial = path / (WEIGHTS + ".tmp")
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise PolyakError(f"cannot save an agent in {path}: {error.strerror}") from error
+
+
 @dataclass(frozen=True)
 class Agent:
     """A saved agent, ready to act."""
@@ -102,8 +122,8 @@ class Agent:
             ValueError: the shape is neither.
         """
         obs = np.asarray(obs, dtype=np.float32)
-        batched = obs.shape[1:] == self.spec.obs_shape
-        if not batched and obs.shape != self.spec.obs_shape:
+        batched = obs.ndim == len(self.spec.obs_shape) + 1
+        if obs.shape[int(batched) :] != self.spec.obs_shape:
             raise ValueError(f"observation has shape {obs.shape}, not {self.spec.obs_shape}")
         rows = obs.reshape(-1, self.spec.obs_dim)
         noise = np.zeros((len(rows), self.spec.action_dim), np.float32)
@@ -148,8 +168,11 @@ def load(path: str | Path, backend: str | None = None) -> Agent:
     info = runs.read_json(folder / INFO)
     try:
         spec, config = _described(info)
-    except (KeyError, TypeError, ValueError, PolyakError) as error:
-        raise PolyakError(f"{folder / INFO} does not describe an agent: {error!r}") from error
+    except KeyError as error:
+        raise PolyakError(f"{folder / INFO} does not describe an agent: no {error}") from error
+    except (TypeError, ValueError, AttributeError, PolyakError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise PolyakError(f"{folder / INFO} does not describe an agent: {reason}") from error
     device = "cpu"  # one observation at a time is faster there
     backend = backend or info["backend"]
     module = algorithms.load(info["algorithm"], backend)
@@ -171,23 +194,72 @@ def find(path: Path) -> Path:
     raise PolyakError(f"no saved agent in {path}: give a run folder or a folder with {INFO}")
 
 
-def _described(info: dict[str, Any]) -> tuple[Spec, Any]:
+def _described(info: dict[str, Any]) -> tuple[Spec, Config]:
+    """What `agent.json` says, after everything in it was found to be of its kind and size.
+
+    Raises:
+        ValueError, KeyError, TypeError, PolyakError: something is not.
+    """
     if info["format"] != FORMAT:
         raise ValueError(f"format {info['format']!r}; this version reads {FORMAT}")
-    if (info["algorithm"], info["backend"]) not in algorithms.ALGORITHMS:
-        raise ValueError(f"unknown algorithm {info['algorithm']!r} in {info['backend']!r}")
-    config = CONFIGS[info["algorithm"]](**info["config"])
+    algorithm, backend = info["algorithm"], info["backend"]
+    if (algorithm, backend) not in algorithms.ALGORITHMS:
+        raise ValueError(f"unknown algorithm {algorithm!r} in {backend!r}")
+    config = read_config(algorithm, info["config"])
+    dtype = np.dtype(_text("action_dtype", info["action_dtype"]))
+    if dtype.kind != "f":
+        raise ValueError(f"action_dtype {dtype} is no float")
+    bounds = {
+        name: np.array([_number(name, value) for value in info[name]], np.float64)
+        for name in ("action_low", "action_high")
+    }
     spec = Spec(
-        env_id=str(info["env_id"]),
-        obs_shape=tuple(int(n) for n in info["obs_shape"]),
-        action_shape=tuple(int(n) for n in info["action_shape"]),
-        action_dtype=str(np.dtype(info["action_dtype"])),
-        action_low=np.array(info["action_low"], dtype=np.float64),
-        action_high=np.array(info["action_high"], dtype=np.float64),
+        env_id=_text("env_id", info["env_id"]),
+        obs_shape=_shape("obs_shape", info["obs_shape"]),
+        action_shape=_shape("action_shape", info["action_shape"]),
+        action_dtype=dtype.name,
+        action_low=bounds["action_low"],
+        action_high=bounds["action_high"],
     )
     if not spec.action_low.shape == spec.action_high.shape == (spec.action_dim,):
         raise ValueError("action bounds do not fit the action's shape")
+    if not (spec.action_low < spec.action_high).all():
+        raise ValueError("action bounds are not in order")
+    _whole("seed", info["seed"])
+    if not isinstance(info["results"], dict):
+        raise TypeError("results are no object")
+    for result in info["results"].values():
+        for seed, value in zip(result["seeds"], result["returns"], strict=True):
+            _whole("a result's seed", seed)
+            _number("a result's return", value)
     return spec, config
+
+
+def _whole(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise ValueError(f"{name} is {str(value)[:40]!r}, not a whole number")
+    return value
+
+
+def _number(name: str, value: Any) -> float:
+    if not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+        raise ValueError(f"{name} is {str(value)[:40]!r}, not a finite number")
+    return float(value)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {str(value)[:40]!r}, not text")
+    return value
+
+
+def _shape(name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > 32:
+        raise ValueError(f"{name} is {str(value)[:40]!r}, not a shape")
+    shape = tuple(_whole(name, length) for length in value)
+    if not 1 <= math.prod(shape) <= LARGEST_SPACE:
+        raise ValueError(f"{name} {shape} is empty or too large")
+    return shape
 
 
 def _read_weights(path: Path, prefix: str, shapes: dict[str, tuple[int, ...]]) -> Weights:

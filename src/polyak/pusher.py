@@ -24,12 +24,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from polyak.physics import mujoco  # before Gymnasium, which imports it as it is
+
+# isort: split
+
 import gymnasium
 import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv, pusher_v4, pusher_v5
 from gymnasium.utils import EzPickle
-
-from polyak.physics import mujoco
 
 STOCK_WARNING = (
     "Pusher-v5 is broken on MuJoCo >= 3: the arm passes through the object (random torques move "

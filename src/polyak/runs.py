@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +21,10 @@ from polyak.errors import PolyakError
 from polyak.settings import Setup
 
 LIBRARIES = ("polyak", "numpy", "gymnasium", "mujoco", "torch", "jax", "jaxlib", "optax")
+
+
+OURS = {"algorithm", "env_id", "exp_name", "seed"}
+"""Settings by which a config.json is known as one of Polyak's: many programs write such a file."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,10 @@ class Run:
     @property
     def status(self) -> dict[str, Any]:
         """Contents of status.json."""
-        return read_json(self.path / "status.json")
+        status = read_json(self.path / "status.json")
+        if not {"state", "step"} <= status.keys():
+            raise PolyakError(f"{self.path / 'status.json'} tells no state and step")
+        return status
 
     @property
     def final_eval_return(self) -> float | None:
@@ -52,24 +60,42 @@ class Run:
         return sum(result["returns"]) / len(result["returns"]) if result else None
 
     def metrics(self, name: str | None = None) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl; with a name, those that hold that metric."""
-        path, rows = self.path / "metrics.jsonl", []
-        if path.is_file():
-            with path.open(encoding="utf-8") as file:
-                for line in file:
-                    if line.endswith("\n"):  # a row cut off by a crash is no row
-                        rows.append(json.loads(line))
+        """The rows of metrics.jsonl; with a name, those that hold that metric.
+
+        Raises:
+            PolyakError: the file is damaged.
+        """
+        path = self.path / "metrics.jsonl"
+        try:
+            lines = path.read_text("utf-8").splitlines(keepends=True) if path.is_file() else []
+            # A row without an end was cut off by a crash and is none.
+            rows = [json.loads(line) for line in lines if line.endswith("\n")]
+            if not all(isinstance(row["step"], int) for row in rows):
+                raise ValueError("a step is no whole number")
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise PolyakError(f"{path} cannot be read: {error!r}") from error
         return [row for row in rows if name is None or name in row]
 
-    def write_status(self, state: str, step: int | None = None, error: str = "") -> None:
-        """Replaces status.json as a whole: a reader never sees half of it.
-
-        Without a step, that of the newest row of metrics stands.
-        """
-        if step is None:
-            step = max((row["step"] for row in self.metrics()), default=0)
+    def write_status(self, state: str, step: int, error: str = "") -> None:
+        """Replaces status.json as a whole: a reader never sees half of it."""
         status = {"state": state, "step": step, "error": error, "time": time.time()}
         write_json(self.path / "status.json", status)
+
+
+def find(paths: Sequence[Path]) -> list[Run]:
+    """The runs among some folders and below them, each once, in the order of their paths.
+
+    Raises:
+        PolyakError: one of the folders holds none.
+    """
+    found: dict[Path, Run] = {}
+    for path in paths:
+        runs = [Run(file.parent) for file in sorted(path.glob("**/config.json"))]
+        runs = [run for run in runs if run.config.keys() >= OURS]
+        if not runs:
+            raise PolyakError(f"no runs in {path}: give run folders or folders of them")
+        found |= {run.path.resolve(): run for run in runs}
+    return [found[path] for path in sorted(found)]
 
 
 def create(setup: Setup, device: str) -> Run:
@@ -101,8 +127,11 @@ def create(setup: Setup, device: str) -> Run:
         )
         run.write_status("running", 0)
     except OSError as error:
+        reason = error.strerror
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            reason = "a file is in the way"
         raise PolyakError(
-            f"cannot write the run folder {path}: {error.strerror}; choose another --runs-dir"
+            f"cannot write the run folder {path}: {reason}; choose another --runs-dir"
         ) from error
     return run
 

@@ -16,6 +16,9 @@ from polyak import algorithms
 from polyak.algorithms.configs import CONFIGS, Config, setting
 from polyak.errors import PolyakError
 
+LARGEST = 10**12
+"""No count of anything in a run is larger."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -84,23 +87,15 @@ def setup(name: str, options: Mapping[str, Any]) -> Setup:
     algorithm, backend = algorithms.parse(name)
     chosen = dict(options)
     preset = chosen.pop("preset", None)
-    merged = (read_preset(preset, algorithm) if preset else {}) | chosen
-    rate = merged.pop("learning_rate", None)
-    if rate is not None:
-        merged = {"actor_lr": rate, "critic_lr": rate} | merged
+    tuned = read_preset(preset, algorithm) if preset else {}
+    merged = _spread_rate(tuned) | _spread_rate(chosen)
     if backend is not None and merged.setdefault("backend", backend) != backend:
         raise PolyakError(f"{name} runs in {backend}, but --backend says {merged['backend']}")
     merged["algorithm"] = algorithm
     if "alpha" in chosen and algorithm == "sac" and merged.get("autotune", True):
         raise PolyakError("--alpha fixes the entropy coefficient: add --no-autotune")
 
-    known, hints = fields(algorithm), types(algorithm)
-    for key, value in merged.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise PolyakError(f"{algorithm} has no setting {key!r}{hint}")
-        merged[key] = _typed(key, value, hints[key])
+    merged = checked_types(algorithm, merged, fields(algorithm))
     own = {field.name for field in dataclasses.fields(Settings)}
     settings = Settings(**{k: v for k, v in merged.items() if k in own})
     if not settings.exp_name:
@@ -109,6 +104,43 @@ def setup(name: str, options: Mapping[str, Any]) -> Setup:
     config = CONFIGS[algorithm](**{k: v for k, v in merged.items() if k not in own})
     _check(settings, config)
     return Setup(settings, config)
+
+
+def checked_types(
+    algorithm: str, options: Mapping[str, Any], known: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The options, each known and of its setting's type.
+
+    Raises:
+        PolyakError: one is not.
+    """
+    hints = types(algorithm)
+    for key in options:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise PolyakError(f"{algorithm} has no setting {key!r}{hint}")
+    return {key: typed(key, value, hints[key]) for key, value in options.items()}
+
+
+def read_config(algorithm: str, options: Mapping[str, Any]) -> Config:
+    """An algorithm's configuration from a file, checked as if it were typed in.
+
+    Raises:
+        PolyakError: an unknown name, a wrong type, a value out of range.
+    """
+    kind = CONFIGS[algorithm]
+    known = {field.name: field for field in dataclasses.fields(kind)}
+    config = kind(**checked_types(algorithm, dict(options), known))
+    _check(Settings(total_timesteps=max(config.learning_starts + 1, 1)), config)
+    return config
+
+
+def _spread_rate(options: dict[str, Any]) -> dict[str, Any]:
+    """`learning_rate` as the two rates that it stands for, and which win over it."""
+    options = dict(options)
+    rate = options.pop("learning_rate", None)
+    return options if rate is None else {"actor_lr": rate, "critic_lr": rate} | options
 
 
 def presets(algorithm: str) -> list[str]:
@@ -138,7 +170,7 @@ def read_preset(name: str, algorithm: str) -> dict[str, Any]:
         raise PolyakError(f"preset {name} is not valid TOML: {error}") from error
 
 
-def _typed(key: str, value: Any, hint: Any) -> Any:
+def typed(key: str, value: Any, hint: Any) -> Any:
     """The value if it has its setting's type; whole floats pass as integers, integers as floats."""
     wanted = get_args(hint) or (hint,)
     if float in wanted and isinstance(value, int) and not isinstance(value, bool):
@@ -167,6 +199,7 @@ def _check(settings: Settings, config: Config) -> None:
             need(math.isfinite(value), key, "a finite number")
     for key in ("total_timesteps", "num_envs", "buffer_size", "batch_size", "hidden_dim"):
         need(values[key] >= 1, key, "at least 1")
+        need(values[key] <= LARGEST, key, f"at most {LARGEST}")
     for key in ("policy_frequency", "target_network_frequency", "log_interval"):
         need(values.get(key, 1) >= 1, key, "at least 1")
     for key in ("seed", "threads", "learning_starts", "eval_interval", "eval_episodes"):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, TextIO
 
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.summary_pb2 import Summary
 from tqdm import tqdm
 
 from polyak.environments import Episode
@@ -33,7 +37,7 @@ class Tracker:
 
     def __init__(self, run: Run, total: int, *, progress: bool) -> None:
         self._file: TextIO = (run.path / "metrics.jsonl").open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(run.path), write_to_disk=True)
+        self._board = _Board(run)
         self._began = time.perf_counter()
         self._speed = Speed()
         self._seen: dict[str, str] = {}
@@ -58,8 +62,9 @@ class Tracker:
         trace: TracebackType | None,
     ) -> None:
         self._bar.close()
-        self._file.close()
         self._board.close()
+        with contextlib.suppress(OSError):  # a full disk, which `write` has reported
+            self._file.close()
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """One row. Values must be finite.
@@ -78,8 +83,7 @@ class Tracker:
             self._file.flush()
         except OSError as error:
             raise PolyakError(f"cannot write {self._file.name}: {error.strerror}") from error
-        for name, value in values.items():
-            self._board.add_scalar(name, value, step)
+        self._board.write(step, values)
 
     def advance(self, steps: int) -> None:
         """Moves the progress bar."""
@@ -127,6 +131,45 @@ class Tracker:
         self._bar.set_postfix_str(
             "  ".join(f"{k} {v}" for k, v in self._seen.items()), refresh=False
         )
+
+
+class _Board:
+    """TensorBoard events, one for each row. If they cannot be written, the run goes on without.
+
+    Written where they arise: tensorboardX's `SummaryWriter` hands them to a thread, whose death on
+    a full disk would leave the run waiting for ever.
+    """
+
+    FLUSH = 10.0
+    """Seconds after which a viewer sees a new event."""
+
+    def __init__(self, run: Run) -> None:
+        self._writer: EventsWriter | None = EventsWriter(str(run.path / "events"))
+        self._flushed = time.perf_counter()
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        if self._writer is None:
+            return
+        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        event = Event(wall_time=time.time(), step=step, summary=Summary(value=scalars))
+        try:
+            self._writer.write_event(event)
+            if time.perf_counter() - self._flushed > self.FLUSH:
+                self._writer.flush()
+                self._flushed = time.perf_counter()
+        except OSError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            try:
+                self._writer.close()
+            except OSError as error:
+                self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self._writer = None
+        warnings.warn(f"no more TensorBoard events: {error.strerror}", stacklevel=2)
 
 
 class Speed:

@@ -58,12 +58,14 @@ def train(algorithm: str, *, progress: bool = False, **options: Any) -> Run:
     device, which_device = backend.prepare(
         settings.device, settings.torch_deterministic, settings.threads
     )
-    if line := environments.caution(settings.env_id):
-        warnings.warn(line, stacklevel=2)
     random.seed(settings.seed)  # no part of Polyak draws from these two, but an environment may
     np.random.seed(settings.seed % 2**32)
     with ExitStack() as stack:
         judged = stack.enter_context(closing(Environment(settings.env_id)))
+        if line := environments.caution(settings.env_id):
+            warnings.warn(line, stacklevel=2)
+        if settings.save_path:
+            models.check_writable(Path(settings.save_path))
         n = settings.num_envs
         total = -(-settings.total_timesteps // n) * n  # whole rounds, rounded up
         replay_size = min(config.buffer_size, total)
@@ -71,6 +73,7 @@ def train(algorithm: str, *, progress: bool = False, **options: Any) -> Run:
         run = runs.create(chosen, which_device)
         if progress:
             print(f"{which_device}; {memory}\nrun: {run.path}", file=sys.stderr)
+        envs = None
         try:
             envs = stack.enter_context(closing(_environments(settings, run)))
             tracker = stack.enter_context(Tracker(run, total, progress=progress))
@@ -80,7 +83,8 @@ def train(algorithm: str, *, progress: bool = False, **options: Any) -> Run:
             review.final(total, state)
         except BaseException as error:
             stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            run.write_status(stopped, error=f"{type(error).__name__}: {error}")
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            run.write_status(stopped, envs.steps if envs else 0, reason)
             raise
         run.write_status("finished", total)
     return run
@@ -134,7 +138,7 @@ def loop(
             metrics |= new
 
         tracker.advance(n)
-        if step % settings.log_interval < n:
+        if step % settings.log_interval < n or step >= settings.total_timesteps:
             tracker.training(step, metrics, learning=step > config.learning_starts)
             metrics = {}
         if settings.eval_interval and step % settings.eval_interval < n:

@@ -7,22 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from polyak import runs
 from polyak.errors import PolyakError
-from polyak.runs import Run
 
 TRAINING, EVALUATION = "charts/episodic_return", "eval/episodic_return"
-
-
-def find(paths: Sequence[Path]) -> list[Run]:
-    """The runs among some folders and below them, in the order of their names.
-
-    Raises:
-        PolyakError: there are none.
-    """
-    found = sorted({f.parent for path in paths for f in path.glob("**/config.json")})
-    if not found:
-        raise PolyakError(f"no runs in {', '.join(map(str, paths))}: give run folders")
-    return [Run(path) for path in found]
 
 
 def draw(paths: Sequence[Path], target: Path) -> Path:
@@ -35,15 +23,15 @@ def draw(paths: Sequence[Path], target: Path) -> Path:
     Raises:
         PolyakError: no runs, matplotlib absent, or the picture cannot be written.
     """
-    runs = find(paths)
+    found = runs.find(paths)
     try:
         figures = importlib.import_module("matplotlib.figure")
     except ModuleNotFoundError as error:
         raise PolyakError("drawing needs matplotlib: pip install 'polyak[report]'") from error
-    tasks = sorted({run.config["env_id"] for run in runs})
+    tasks = sorted({run.config["env_id"] for run in found})
     figure: Any = figures.Figure(figsize=(7, 4 * len(tasks)), layout="constrained")
     for task, axes in zip(tasks, figure.subplots(len(tasks), squeeze=False)[:, 0], strict=True):
-        members = [run for run in runs if run.config["env_id"] == task]
+        members = [run for run in found if run.config["env_id"] == task]
         for index, run in enumerate(members):
             config, color = run.config, f"C{index % 10}"
             name = f"{config['exp_name']}, seed {config['seed']}"
