@@ -19,7 +19,8 @@ from PIL import Image, ImageSequence
 from polyak import recording
 from polyak.environments import Environment
 from polyak.errors import PolyakError
-from polyak.recording import VideoWriter, choose_gl_backend, record
+from polyak.recording import choose_gl_backend, record
+from polyak.video import VideoWriter
 
 
 def square(position: int, height: int = 48, width: int = 64) -> np.ndarray:
