@@ -2,7 +2,7 @@
 
     python benchmarks/learning.py [--cases NAME ...] [--workers 2] [--runs-dir runs/learning]
 
-Each run is a process of its own with one thread. A case is judged by the mean over its seeds of
+Each run is a process of its own. A case is judged by the mean over its seeds of
 the final deterministic evaluation. Finished runs are not repeated, so the command can be given
 again after an interruption. Brings results/learning/ up to date: a row per run with its commit and
 processor, the evaluation curves, a figure. Ends with exit code 1 if a case falls short.
@@ -109,7 +109,6 @@ def train(case: Case, seed: int, runs_dir: Path) -> str:
     ]
     done = subprocess.run(
         [sys.executable, "-m", "polyak", "train", case.algorithm, *flags],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,

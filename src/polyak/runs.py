@@ -137,7 +137,7 @@ def create(setup: Setup, device: str) -> Run:
 
 
 def context() -> dict[str, Any]:
-    """Where a run happens: versions, command line, git commit, machine, threads."""
+    """Where a run happens: versions, command line, git commit, machine."""
     return {
         "versions": versions(),
         "command": sys.argv,
@@ -145,7 +145,6 @@ def context() -> dict[str, Any]:
         "machine": platform.platform(),
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "threads": os.environ.get("OMP_NUM_THREADS", ""),
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 

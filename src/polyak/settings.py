@@ -34,7 +34,7 @@ class Settings:
     num_envs: int = setting(1, "environments stepped side by side")
     seed: int = setting(1, "seed of everything random")
     device: str = setting("auto", "auto, cpu or cuda")
-    threads: int = setting(0, "processor threads; 0 = at most two")
+    threads: int = setting(1, "processor threads; 2 pay on an otherwise idle machine")
     torch_deterministic: bool = setting(True, "refuse PyTorch operations that are not repeatable")
     log_interval: int = setting(100, "environment steps between rows of losses and speed")
     eval_interval: int = setting(10_000, "environment steps between evaluations; 0 = none")
@@ -197,12 +197,19 @@ def _check(settings: Settings, config: Config) -> None:
     for key, value in values.items():
         if isinstance(value, float):
             need(math.isfinite(value), key, "a finite number")
-    for key in ("total_timesteps", "num_envs", "buffer_size", "batch_size", "hidden_dim"):
+    for key in (
+        "total_timesteps",
+        "num_envs",
+        "buffer_size",
+        "batch_size",
+        "hidden_dim",
+        "threads",
+    ):
         need(values[key] >= 1, key, "at least 1")
         need(values[key] <= LARGEST, key, f"at most {LARGEST}")
     for key in ("policy_frequency", "target_network_frequency", "log_interval"):
         need(values.get(key, 1) >= 1, key, "at least 1")
-    for key in ("seed", "threads", "learning_starts", "eval_interval", "eval_episodes"):
+    for key in ("seed", "learning_starts", "eval_interval", "eval_episodes"):
         need(values[key] >= 0, key, "0 or more")
     for key in ("exploration_noise", "policy_noise", "noise_clip", "alpha"):
         need(values.get(key, 0) >= 0, key, "0 or more")

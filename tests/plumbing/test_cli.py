@@ -438,6 +438,28 @@ def test_short_runs_on_the_tasks_of_the_field(here: Path, env_id: str) -> None:
     assert [path.name for path in here.iterdir()] == ["runs"]
 
 
+def test_modules_in_the_working_folder_are_found_only_where_one_was_named(
+    trained: dict[str, Run], here: Path
+) -> None:
+    """Libraries try to import others that may be absent: in the folder of a downloaded agent such
+    a file would run unasked."""
+    (here / "here_only.py").write_text("")
+    for command in (["report", trained["td3"].path], ["evaluate", trained["td3"].path]):
+        polyak_cli(*command)
+        assert str(here) not in sys.path
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("here_only")
+
+
+def test_a_working_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert polyak_cli("--help").code == 0
+    assert small().line
+
+
 def test_a_warning_is_one_line(here: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("default")

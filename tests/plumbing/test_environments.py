@@ -65,8 +65,18 @@ class Reusing(toys.Counter):
         return self.buffer
 
 
-def test_an_observation_survives_the_next_step() -> None:
-    gymnasium.register("toys/Reusing-v0", entry_point=Reusing)
+gymnasium.register("toys/Reusing-v0", entry_point=Reusing)
+
+
+def test_an_observation_of_one_environment_survives_its_next_step() -> None:
+    env = Environment("toys/Reusing-v0")
+    first = env.reset()
+    second, *_ = env.step(np.zeros(1, np.float32))
+    third, *_ = env.step(np.zeros(1, np.float32))
+    assert [obs[1] for obs in (first, second, third)] == [0, 1, 2]
+
+
+def test_an_observation_of_several_survives_their_next_step() -> None:
     envs = Environments("toys/Reusing-v0", [0])
     first = envs.reset()
     second = envs.step(np.zeros((1, 1), np.float32))

@@ -135,7 +135,7 @@ OTHER: dict[str, Any] = {
     "num_envs": 2,
     "seed": 7,
     "device": "cpu",
-    "threads": 1,
+    "threads": 2,
     "torch_deterministic": False,
     "log_interval": 3,
     "eval_interval": 2,
@@ -222,7 +222,8 @@ def test_a_recorded_configuration_says_how_the_run_came_about(trained: dict[str,
     assert {"python", "numpy", "torch", "gymnasium", "mujoco", "polyak"} <= set(context["versions"])
     assert context["command"] == sys.argv
     assert context["cores"] == os.cpu_count()
-    assert context["threads"] == "1"
+    assert trained["sac"].config["threads"] == 1
+    assert context["device"] == "device: cpu, threads: 1"
 
 
 MATTERING: dict[str, dict[str, Any]] = {
@@ -286,6 +287,7 @@ class Updates:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, algorithm: str) -> None:
         self.critic, self.actor = 0, 0
+        self.metrics: list[dict[str, float]] = []
         module: Any = importlib.import_module(f"polyak.algorithms.{algorithm}_torch")
         update = module.update
 
@@ -293,6 +295,7 @@ class Updates:
             state, metrics = update(*args, **kwargs)
             self.critic += 1
             self.actor += "losses/actor_loss" in metrics
+            self.metrics.append({name: float(value) for name, value in metrics.items()})
             return state, metrics
 
         monkeypatch.setattr(module, "update", count)
@@ -348,6 +351,20 @@ def test_actor_loss_is_written_only_where_the_actor_was_updated(
     run = train(tmp_path, algorithm, policy_frequency=7, log_interval=1)
     assert [row["step"] for row in run.metrics("losses/qf_loss")] == list(range(21, 61))
     assert [row["step"] for row in run.metrics("losses/actor_loss")] == [27, 34, 41, 48, 55]
+
+
+def test_losses_are_those_of_the_newest_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updates = Updates(monkeypatch, "sac")
+    run = train(tmp_path, "sac", policy_frequency=3)
+    rows = run.metrics("losses/qf_loss")
+    assert [row["step"] for row in rows] == [30, 40, 50, 60]
+    for row in rows:
+        made = updates.metrics[: row["step"] - 20]  # the actor's are from up to two updates before
+        newest = {name: value for metrics in made for name, value in metrics.items()}
+        losses = {name: value for name, value in row.items() if name.startswith("losses/")}
+        assert losses == newest
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -117,8 +117,8 @@ def prepare(device: str, deterministic: bool, threads: int) -> tuple[torch.devic
     Args:
         device: `auto` (a GPU if there is one), `cpu` or `cuda`.
         deterministic: refuse operations whose result depends on scheduling.
-        threads: processor threads, or 0 for two at most: more do not pay for layers of this size,
-            and each must wait for the slowest where other programs run.
+        threads: processor threads. Layers of this size gain little from a second, and each product
+            waits for the slowest: where another program runs, two are ten times slower than one.
 
     Returns:
         The device and one line that says what was chosen.
@@ -139,7 +139,7 @@ def prepare(device: str, deterministic: bool, threads: int) -> tuple[torch.devic
         torch.backends.cudnn.deterministic = deterministic
         return torch.device("cuda"), f"device: cuda ({torch.cuda.get_device_name()})"
     _keep_freed_memory()
-    torch.set_num_threads(threads or min(2, torch.get_num_threads()))
+    torch.set_num_threads(threads)
     return torch.device("cpu"), f"device: cpu, threads: {torch.get_num_threads()}"
 
 
