@@ -35,7 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("stdout", "stderr"):  # None where the caller closed them
         if getattr(sys, name) is None:
             setattr(sys, name, _nowhere())
-    sys.path.append(str(Path.cwd()))  # `module:Env-v0` may be a file in this folder
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         _run(list(sys.argv[1:] if arguments is None else arguments))

@@ -10,12 +10,15 @@ Here it is simply returned beside the first observation of the next episode.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import math
 import re
+import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -296,6 +299,9 @@ def _registered_name(env_id: str) -> str:
     pusher.register()
     module, _, name = env_id.rpartition(":")
     if module:
+        with contextlib.suppress(OSError):  # a working folder that is gone
+            if (folder := str(Path.cwd())) not in sys.path:  # a file there will do
+                sys.path.append(folder)
         try:
             importlib.import_module(module)
         except (Exception, SystemExit) as error:  # a user's module can fail in any way
