@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import errno
 import functools
+import io
 import os
 import signal
 import sys
@@ -35,7 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("stdout", "stderr"):  # None where the caller closed them
         if getattr(sys, name) is None:
             setattr(sys, name, _nowhere())
+        elif isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # paths that a terminal cannot show
     signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # not under nohup
+        signal.signal(signal.SIGHUP, _interrupt)
     try:
         _run(list(sys.argv[1:] if arguments is None else arguments))
     except PolyakError as error:
@@ -47,6 +53,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
         sys.stderr.close()
         return 141
+    except MemoryError:
+        print("polyak: error: out of memory: lower --buffer-size", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        with contextlib.suppress(OSError):  # the disk may be that of standard error
+            print(f"polyak: error: {error.strerror}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -16,11 +16,9 @@ Against storing obs and next_obs in every row this halves the memory (Humanoid-v
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import psutil
 
+from polyak import memory
 from polyak.algorithms.interface import Batch
 from polyak.errors import PolyakError
 
@@ -153,26 +151,12 @@ def check_memory(capacity: int, obs_dim: int, action_dim: int) -> str:
     Raises:
         PolyakError: it cannot fit into the memory that is free now.
     """
-    needed, free = bytes_needed(capacity, obs_dim, action_dim), available_memory()
+    needed, free = bytes_needed(capacity, obs_dim, action_dim), memory.available()
     if needed > 0.9 * free:
         fits = int(0.9 * free / bytes_needed(1, obs_dim, action_dim))
         raise PolyakError(
             f"replay of {capacity:,} transitions needs {needed / 1e9:.2f} GB and "
             f"{free / 1e9:.2f} GB are free: lower --buffer-size (at most {fits})"
         )
-    return f"replay: {capacity:,} transitions, {needed / 1e9:.2f} GB when full"
-
-
-def available_memory() -> int:
-    """Bytes that this process may still take: the machine's, or its container's if that is less."""
-    free = int(psutil.virtual_memory().available)
-    group = Path("/sys/fs/cgroup")  # psutil does not look at a container's limit
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        try:
-            free = min(free, int((group / limit).read_text()) - int((group / used).read_text()))
-        except (OSError, ValueError):  # no such group, or "max"
-            continue
-    return max(free, 0)
+    size = f"{needed / 1e9:.2f} GB" if needed > 1e8 else f"{needed / 1e6:.1f} MB"
+    return f"replay: {capacity:,} transitions, {size} when full"

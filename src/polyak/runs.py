@@ -110,7 +110,8 @@ def create(setup: Setup, device: str) -> Run:
     """
     settings = setup.settings
     parts = (settings.env_id, settings.exp_name, str(settings.seed), str(int(time.time())))
-    name = "__".join(re.sub(r"[:/\\]+", "-", part) for part in parts)
+    # 60 characters each: most file systems take names of 255 bytes.
+    name = "__".join(re.sub(r"[:/\\]+", "-", part)[:60] for part in parts)
     path = Path(settings.runs_dir) / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

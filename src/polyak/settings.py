@@ -35,7 +35,7 @@ class Settings:
     seed: int = setting(1, "seed of everything random")
     device: str = setting("auto", "auto, cpu or cuda")
     threads: int = setting(1, "processor threads; 2 pay on an otherwise idle machine")
-    torch_deterministic: bool = setting(True, "refuse PyTorch operations that are not repeatable")
+    torch_deterministic: bool = setting(True, "on a GPU, refuse operations that are not repeatable")
     log_interval: int = setting(100, "environment steps between rows of losses and speed")
     eval_interval: int = setting(10_000, "environment steps between evaluations; 0 = none")
     eval_episodes: int = setting(10, "episodes per evaluation, noise off; 0 = none")

@@ -71,10 +71,12 @@ def train(algorithm: str, *, progress: bool = False, **options: Any) -> Run:
         replay_size = min(config.buffer_size, total)
         memory = check_memory(replay_size, judged.spec.obs_dim, judged.spec.action_dim)
         run = runs.create(chosen, which_device)
-        if progress:
-            print(f"{which_device}; {memory}\nrun: {run.path}", file=sys.stderr)
         envs = None
         try:
+            if progress:
+                print(f"{which_device}; {memory}\nrun: {run.path}", file=sys.stderr)
+                if total != settings.total_timesteps:
+                    print(f"steps: {total}, a multiple of {n} environments", file=sys.stderr)
             envs = stack.enter_context(closing(_environments(settings, run)))
             tracker = stack.enter_context(Tracker(run, total, progress=progress))
             replay = Replay(replay_size, n, judged.spec.obs_dim, judged.spec.action_dim)
@@ -82,9 +84,12 @@ def train(algorithm: str, *, progress: bool = False, **options: Any) -> Run:
             state = loop(chosen, module, device, envs, replay, tracker, review)
             review.final(total, state)
         except BaseException as error:
-            stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            run.write_status(stopped, envs.steps if envs else 0, reason)
+            steps = envs.steps if envs else 0
+            if isinstance(error, KeyboardInterrupt):
+                run.write_status("interrupted", steps)
+            else:
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                run.write_status("failed", steps, reason)
             raise
         run.write_status("finished", total)
     return run

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 import tracemalloc
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import psutil
@@ -15,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from polyak import replay
+from polyak import memory, replay
 from polyak.algorithms.interface import Batch
 from polyak.environments import Environment, scale_action
 from polyak.errors import PolyakError
@@ -269,59 +267,11 @@ def test_sampling_does_not_depend_on_the_capacity() -> None:
 # Free memory
 
 
-def memory(monkeypatch: pytest.MonkeyPatch, group: Path, free: int, **files: str) -> None:
-    """A machine with `free` bytes and the files of a container's memory group."""
-    machine = SimpleNamespace(available=free)
-    monkeypatch.setattr("polyak.replay.psutil.virtual_memory", lambda: machine)
-
-    def path(name: Any) -> Path:
-        return group / Path(name).relative_to("/sys/fs/cgroup")
-
-    monkeypatch.setattr(replay, "Path", path)
-    for name, text in files.items():
-        file = group / name.replace("__", "/").replace("_IN_", "_in_")
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text + "\n")
-
-
 GIB = 2**30
 
 
-def test_available_memory_of_a_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    memory(monkeypatch, tmp_path, 8 * GIB)
-    assert replay.available_memory() == 8 * GIB
-
-
-@pytest.mark.parametrize(
-    ("limit", "used", "free"),
-    [
-        (str(3 * GIB), GIB, 2 * GIB),
-        ("max", GIB, 8 * GIB),
-        (str(100 * GIB), GIB, 8 * GIB),
-        (str(GIB), 2 * GIB, 0),  # may happen for a moment
-    ],
-)
-def test_available_memory_of_a_container(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, used: int, free: int
-) -> None:
-    files = {"memory.max": limit, "memory.current": str(used)}
-    memory(monkeypatch, tmp_path, 8 * GIB, **files)
-    assert replay.available_memory() == free
-
-
-def test_available_memory_of_an_old_container(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    files = {
-        "memory__memory.limit_in_bytes": str(5 * GIB),
-        "memory__memory.usage_in_bytes": str(4 * GIB),
-    }
-    memory(monkeypatch, tmp_path, 8 * GIB, **files)
-    assert replay.available_memory() == GIB
-
-
 def test_a_buffer_that_fits_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "available_memory", lambda: 8 * GIB)
+    monkeypatch.setattr(memory, "available", lambda: 8 * GIB)
     line = replay.check_memory(1_000_000, HUMANOID_OBS, HUMANOID_ACTION)
     assert "1,000,000 transitions" in line
     assert "1.47 GB" in line
@@ -331,7 +281,7 @@ def test_a_buffer_that_fits_is_announced(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_buffer_that_does_not_fit_is_refused_with_the_number_that_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(replay, "available_memory", lambda: 10**9)
+    monkeypatch.setattr(memory, "available", lambda: 10**9)
     with pytest.raises(PolyakError) as error:
         replay.check_memory(1_000_000, HUMANOID_OBS, HUMANOID_ACTION)
     message = str(error.value)
@@ -344,7 +294,7 @@ def test_a_buffer_that_does_not_fit_is_refused_with_the_number_that_does(
 
 
 def test_a_run_is_refused_before_it_begins(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
-    monkeypatch.setattr(replay, "available_memory", lambda: 10_000_000)
+    monkeypatch.setattr(memory, "available", lambda: 10_000_000)
     answer = polyak_cli("train", "ddpg", "--env-id", "Pendulum-v1")
     assert "--buffer-size" in answer.line
     assert not list(here.iterdir())

@@ -116,7 +116,7 @@ def prepare(device: str, deterministic: bool, threads: int) -> tuple[torch.devic
 
     Args:
         device: `auto` (a GPU if there is one), `cpu` or `cuda`.
-        deterministic: refuse operations whose result depends on scheduling.
+        deterministic: on a GPU, refuse operations whose result depends on scheduling.
         threads: processor threads. Layers of this size gain little from a second, and each product
             waits for the slowest: where another program runs, two are ten times slower than one.
 
@@ -132,10 +132,11 @@ def prepare(device: str, deterministic: bool, threads: int) -> tuple[torch.devic
             f"--device cuda: PyTorch {torch.__version__} sees no GPU; use --device cpu or install "
             "PyTorch's CUDA build"
         )
-    # cuBLAS is repeatable only with a workspace of its own, and looks for it at its first call.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(deterministic)
     if gpu and device != "cpu":
+        # cuBLAS is repeatable only with a workspace of its own, and looks for it at its first call.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        # On a CPU all that we use is repeatable, and this call alone takes two seconds of imports.
+        torch.use_deterministic_algorithms(deterministic)
         torch.backends.cudnn.deterministic = deterministic
         return torch.device("cuda"), f"device: cuda ({torch.cuda.get_device_name()})"
     _keep_freed_memory()
