@@ -17,7 +17,7 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The root of control groups on a machine with 8 GiB free."""
     monkeypatch.setattr(memory, "CGROUPS", tmp_path)
     monkeypatch.setattr(memory, "MEMBERSHIP", tmp_path / "membership")
-    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=8 * GIB))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=8 * GIB))
     (tmp_path / "membership").write_text("0::/\n")
     return tmp_path
 

@@ -46,7 +46,7 @@ def draw(paths: Sequence[Path], target: Path) -> Path:
                 axes.plot(steps, values, color=color, label=label, **style)
         axes.set(title=task, xlabel="environment steps", ylabel="return")
         axes.grid(alpha=0.3)
-        axes.legend(title="deterministic evaluation (dots: training episodes)", fontsize=8)
+        axes.legend(title="deterministic evaluation (dots: training)", fontsize=8, title_fontsize=8)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(target, dpi=120)
