@@ -46,6 +46,7 @@ class Tracker:
             total=total,
             unit="step",
             disable=not progress,
+            file=_Screen(),
             mininterval=0.2 if sys.stderr.isatty() else 30.0,
             dynamic_ncols=True,
             bar_format="{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {postfix}"
@@ -131,6 +132,26 @@ class Tracker:
         self._bar.set_postfix_str(
             "  ".join(f"{k} {v}" for k, v in self._seen.items()), refresh=False
         )
+
+
+def say(text: str) -> None:
+    """A line on standard error, or nowhere if that cannot be written."""
+    print(text, file=_Screen())
+
+
+class _Screen:
+    """Standard error for the progress bar; a run outlives its terminal, pipe or log's disk."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
 
 
 class _Board:

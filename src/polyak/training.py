@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -26,7 +25,7 @@ from polyak.evaluation import Evaluation, Policy, evaluate
 from polyak.replay import Replay, check_memory
 from polyak.runs import Run
 from polyak.settings import Settings, Setup, setup
-from polyak.tracking import Tracker
+from polyak.tracking import Tracker, say
 
 FILMS = 10
 """Training episodes that `capture_video` films, about."""
@@ -74,9 +73,9 @@ def train(algorithm: str, *, progress: bool = False, **options: Any) -> Run:
         envs = None
         try:
             if progress:
-                print(f"{which_device}; {memory}\nrun: {run.path}", file=sys.stderr)
-                if total != settings.total_timesteps:
-                    print(f"steps: {total}, a multiple of {n} environments", file=sys.stderr)
+                rounded = f"; {total} steps, a multiple of {n} environments"
+                whole = total == settings.total_timesteps
+                say(f"{which_device}; {memory}{'' if whole else rounded}\nrun: {run.path}")
             envs = stack.enter_context(closing(_environments(settings, run)))
             tracker = stack.enter_context(Tracker(run, total, progress=progress))
             replay = Replay(replay_size, n, judged.spec.obs_dim, judged.spec.action_dim)

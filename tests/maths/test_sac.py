@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import special, stats
+from scipy import integrate, special, stats
 
 from tests.maths.cases import Case, constant_actor, draw_networks, only
 from tests.maths.reference import Weights
@@ -75,7 +75,7 @@ def test_density_integrates_to_1_over_the_box(case: Case, mean: float, log_std: 
     noise = np.linspace(-6.0, 6.0, 4001, dtype=np.float32)
     action = np.tanh(mean + np.exp(log_std) * noise.astype(np.float64))
     density = np.exp(log_density(case, actor([mean], [log_std]), noise[:, None]))
-    assert np.trapezoid(density, action) == pytest.approx(1.0, abs=1e-3)
+    assert integrate.trapezoid(density, action) == pytest.approx(1.0, abs=1e-3)
 
 
 def test_density_of_two_actions_integrates_to_1_over_the_square(case: Case) -> None:
@@ -88,8 +88,8 @@ def test_density_of_two_actions_integrates_to_1_over_the_square(case: Case) -> N
         np.tanh(m + np.exp(s) * noise.astype(np.float64))
         for m, s in zip(mean, log_std, strict=True)
     ]
-    inner = np.trapezoid(density, actions[1], axis=1)
-    assert np.trapezoid(inner, actions[0]) == pytest.approx(1.0, abs=1e-3)
+    inner = integrate.trapezoid(density, actions[1], axis=1)
+    assert integrate.trapezoid(inner, actions[0]) == pytest.approx(1.0, abs=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -580,6 +581,25 @@ def test_a_closed_standard_error_does_not_stop_training(
     assert cli.main(["train", "ddpg", *flags(**SMALL)]) == 0
     (run,) = (here / "runs").iterdir()
     assert Run(run).status["state"] == "finished"
+
+
+@pytest.mark.parametrize("end", ["full", "broken"])
+def test_a_run_outlives_its_standard_error(
+    here: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """A log on a full disk, or the end of the program that was reading the progress."""
+    if end == "full":
+        stream = Path("/dev/full").open("w")
+    else:
+        reading, writing = os.pipe()
+        os.close(reading)
+        stream = os.fdopen(writing, "w")
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert cli.main(["train", "ddpg", *flags(**SMALL)]) == 0
+    (run,) = (here / "runs").iterdir()
+    assert Run(run).status["state"] == "finished"
+    with contextlib.suppress(OSError):
+        stream.close()
 
 
 @pytest.mark.parametrize("arguments", ["train dpg", "dance", "train ddpg --gamma high"])
