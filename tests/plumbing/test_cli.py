@@ -589,7 +589,7 @@ def test_a_run_outlives_its_standard_error(
 ) -> None:
     """A log on a full disk, or the end of the program that was reading the progress."""
     if end == "full":
-        stream = Path("/dev/full").open("w")
+        stream = Path("/dev/full").open("w")  # noqa: SIM115 - closed below
     else:
         reading, writing = os.pipe()
         os.close(reading)
