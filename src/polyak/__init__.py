@@ -1,4 +1,4 @@
-"""Polyak trains continuous-control agents and carries a run to a benchmark table.
+"""Polyak trains continuous-control agents with DDPG, TD3 and SAC.
 
 import polyak
 

@@ -9,6 +9,7 @@ import errno
 import functools
 import io
 import os
+import re
 import signal
 import sys
 import warnings
@@ -54,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 141
     except MemoryError:
-        print("polyak: error: out of memory: lower --buffer-size", file=sys.stderr)
+        causes = "--buffer-size, --batch-size or --hidden-dim"
+        print(f"polyak: error: out of memory: lower {causes}", file=sys.stderr)
         return 2
     except OSError as error:
         if error.errno != errno.ENOSPC:
@@ -107,15 +109,23 @@ def _train(arguments: list[str]) -> None:
     if arguments[0].startswith("-"):
         raise PolyakError(f"name the algorithm first: {TRAIN_USAGE}")
     parser = train_parser(arguments[0])
-    options, unknown = parser.parse_known_args(arguments[1:])
+    # --env_id is --env-id, as in CleanRL's scripts; a value keeps its underscores.
+    spelled = [
+        re.sub(r"^--[^=]+", lambda flag: flag[0].replace("_", "-"), argument)
+        for argument in arguments[1:]
+    ]
+    options, unknown = parser.parse_known_args(spelled)
     _refuse_unknown(unknown, parser)
     given = vars(options)
     own = {name: given.pop(name) for name in OWN if name in given}
     if own.get("skip_train"):
         _skip_train(arguments[0], own, given)
         return
-    if "load_path" in own:
-        raise PolyakError("--load-path plays a saved agent: add --skip-train")
+    for name in ("load_path", "trust_env"):
+        if name in own:
+            flag = "--" + name.replace("_", "-")
+            raise PolyakError(f"{flag} is for playing a saved agent: add --skip-train")
+    _need_record_path(own)
 
     from polyak import training
 
@@ -129,7 +139,7 @@ def _train(arguments: list[str]) -> None:
     if (result := run.final_eval_return) is not None:
         print(f"final_eval_return={result:.2f}")
     if "record_path" in own:
-        _record(run.path / "final", own)
+        _record(run.path / "final", own | {"trust_env": True})  # which has just been run
 
 
 OWN = (
@@ -168,7 +178,9 @@ def train_parser(name: str) -> argparse.ArgumentParser:
             continue
         flag = "--" + key.replace("_", "-")
         text = field.metadata["help"].replace("%", "%%")
-        default = "" if field.default in ("", None) else f" (default: {field.default})"
+        notes = [f"default: {field.default}"] if field.default not in ("", None) else []
+        notes += [field.metadata["source"]] if field.metadata["source"] else []
+        default = f" ({'; '.join(notes)})" if notes else ""
         kind = next(t for t in (*get_args(hints[key]), hints[key]) if t is not type(None))
         names = (flag, *field.metadata["aliases"])
         if kind is bool:
@@ -180,6 +192,10 @@ def train_parser(name: str) -> argparse.ArgumentParser:
             number = _integer if kind is int else kind
             parser.add_argument(*names, dest=key, type=number, metavar=kind.__name__.upper(),
                                 help=text + default)  # fmt: skip
+    parser.add_argument(
+        "--cuda", nargs="?", const="auto", type=lambda text: "auto" if _boolean(text) else "cpu",
+        dest="device", help=argparse.SUPPRESS,
+    )  # fmt: skip
     parser.add_argument(
         "--skip-train", action="store_true", help="only play the agent in --load-path"
     )
@@ -203,11 +219,13 @@ def _skip_train(name: str, own: dict[str, Any], given: dict[str, Any]) -> None:
     chosen = settings.setup(name, given).settings
     if "env_id" in given and given["env_id"] != agent.spec.env_id:
         raise PolyakError(f"{own['load_path']} plays {agent.spec.env_id}, not {chosen.env_id}")
+    _need_record_path(own)
+    seed = given.get("seed")
     if "record_path" in own:
-        _record(own["load_path"], own)
+        _record(own["load_path"], own if seed is None else own | {"seed": seed})
     else:
         trust = own.get("trust_env", False)
-        _print_evaluation(own["load_path"], given.get("eval_episodes"), None, trust=trust)
+        _print_evaluation(own["load_path"], given.get("eval_episodes"), seed, trust=trust)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -216,6 +234,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 def _enjoy(options: argparse.Namespace) -> None:
     own = {k: v for k, v in vars(options).items() if v is not None}
+    _need_record_path(own, but=("record_episodes",))  # of which a window shows some, too
     _record(options.path, own)
 
 
@@ -232,6 +251,12 @@ def _print_evaluation(path: Path, episodes: int | None, seed: int | None, *, tru
     for index, (start, total, length) in enumerate(zip(*result, strict=True)):
         print(f"episode={index + 1} seed={start} return={total:.6g} length={length}")
     print(f"eval_return={result.mean:.2f} std={result.std:.2f} episodes={len(result.seeds)}")
+
+
+def _need_record_path(own: dict[str, Any], but: tuple[str, ...] = ()) -> None:
+    for name in ("record_episodes", "record_fps", "record_frame_skip"):
+        if name in own and name not in but and "record_path" not in own:
+            raise PolyakError(f"--{name.replace('_', '-')} needs --record-path FILE.gif or .mp4")
 
 
 def _record(path: Path, own: dict[str, Any]) -> None:

@@ -32,6 +32,8 @@ from polyak.errors import PolyakError
 # [-1, 1] to it would make every action either zero or absurd.
 LARGEST_BOUND = 1e30
 
+DIVERGED = "training diverged: the policy's action is not finite"
+
 LARGEST_REWARD = float(np.finfo(np.float32).max)
 """Replay stores rewards as float32."""
 
@@ -122,7 +124,10 @@ class Environment:
         Returns observation (O,), reward, terminated, truncated. After an end the caller resets.
         """
         obs, reward, terminated, truncated, _ = self.env.step(scale_action(action, self.spec))
-        return self._flat(obs), float(reward), bool(terminated), bool(truncated)
+        scalar = np.asarray(reward)
+        if scalar.size != 1:
+            raise PolyakError(f"{self.spec.env_id} returned {scalar.size} rewards at once")
+        return self._flat(obs), float(scalar.item()), bool(terminated), bool(truncated)
 
     def render(self) -> np.ndarray:
         """The present frame, (height, width, 3) uint8; needs render_mode="rgb_array"."""
@@ -205,10 +210,7 @@ class Environments:
         """
         n = len(self)
         if not np.isfinite(actions).all():
-            raise PolyakError(
-                f"the policy's action is not finite at step {self.steps + 1}: training diverged; "
-                "lower --learning-rate"
-            )
+            raise PolyakError(f"{DIVERGED} at step {self.steps + 1}: lower --learning-rate")
         next_obs = np.empty((n, self.spec.obs_dim), dtype=np.float32)
         reward = np.empty(n, dtype=np.float32)
         terminated = np.zeros(n, dtype=bool)

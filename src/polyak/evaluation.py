@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyak.environments import Environment, flaw
+from polyak.environments import DIVERGED, Environment, flaw
 from polyak.errors import PolyakError
 
 Policy = Callable[[np.ndarray], np.ndarray]
@@ -46,7 +46,10 @@ def evaluate(policy: Policy, env: Environment, seeds: Sequence[int]) -> Evaluati
         obs = env.reset(seed)
         total, length, ended = 0.0, 0, False
         while not ended:
-            obs, reward, terminated, truncated = env.step(policy(obs))
+            action = policy(obs)
+            if not np.isfinite(action).all():
+                raise PolyakError(f"{DIVERGED}: lower --learning-rate")
+            obs, reward, terminated, truncated = env.step(action)
             if problem := flaw(obs, reward):
                 raise PolyakError(
                     f"{problem} at step {length + 1} of the evaluation episode with seed {seed}: "

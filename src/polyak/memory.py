@@ -27,25 +27,25 @@ def available() -> int:
         _, controllers, own = line.split(":", 2)
         if controllers == "":
             group, names = CGROUPS, ("memory.max", "memory.current", "inactive_file ")
-        elif controllers == "memory":  # version 1
+        elif "memory" in controllers.split(","):  # version 1
             group = CGROUPS / "memory"
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")
         else:
             continue
-        free = min(free, _least(group, own, *names, free))
+        free = _least(group, own, *names, free)
     return max(free, 0)
 
 
 def _least(root: Path, own: str, limit: str, used: str, idle: str, free: int) -> int:
-    """The least that a group and those above it leave."""
+    """The least of `free` and what a group and those above it leave."""
     # A container may see its own group as the root: then the path does not exist, the root does.
     parts = [part for part in own.split("/") if part]
     for depth in range(len(parts) + 1):
         group = root.joinpath(*parts[:depth])
         with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
             left = int((group / limit).read_text()) - int((group / used).read_text())
-            for line in (group / "memory.stat").read_text().splitlines():
-                if line.startswith(idle):
-                    left += int(line.split()[1])
+            with contextlib.suppress(OSError):
+                for line in (group / "memory.stat").read_text().splitlines():
+                    left += int(line.split()[1]) if line.startswith(idle) else 0
             free = min(free, left)
     return free

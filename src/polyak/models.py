@@ -56,8 +56,13 @@ def save(
         results: evaluations by name, kept beside it.
 
     Raises:
-        PolyakError: the folder cannot be written.
+        PolyakError: the folder cannot be written, or a weight is not finite.
     """
+    for name, array in weights.items():
+        if not np.isfinite(array).all():
+            raise PolyakError(
+                f"training diverged: {name} is not finite at step {step}: lower --learning-rate"
+            )
     info: dict[str, Any] = {
         "format": FORMAT,
         "algorithm": setup.settings.algorithm,
@@ -300,7 +305,7 @@ def evaluate_saved(
     Args:
         path: see `load`.
         episodes: how many; by default as many as in its last evaluation, with the same seeds, which
-            gives the same returns.
+            gives the same returns if it was trained on a CPU too.
         seed: draws other episodes.
         trust_env: see `trusted_env_id`.
 

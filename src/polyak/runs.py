@@ -56,7 +56,8 @@ class Run:
     @property
     def final_eval_return(self) -> float | None:
         """Mean return of the final deterministic evaluation, or None where there was none."""
-        result = read_json(self.path / "final" / "agent.json")["results"].get("evaluation")
+        path = self.path / "final" / "agent.json"
+        result = read_json(path)["results"].get("evaluation") if path.is_file() else None
         return sum(result["returns"]) / len(result["returns"]) if result else None
 
     def metrics(self, name: str | None = None) -> list[dict[str, Any]]:
@@ -90,12 +91,18 @@ def find(paths: Sequence[Path]) -> list[Run]:
     """
     found: dict[Path, Run] = {}
     for path in paths:
-        runs = [Run(file.parent) for file in sorted(path.glob("**/config.json"))]
-        runs = [run for run in runs if run.config.keys() >= OURS]
+        runs = [Run(file.parent) for file in path.glob("**/config.json") if _is_ours(file)]
         if not runs:
             raise PolyakError(f"no runs in {path}: give run folders or folders of them")
         found |= {run.path.resolve(): run for run in runs}
     return [found[path] for path in sorted(found)]
+
+
+def _is_ours(file: Path) -> bool:
+    try:
+        return read_json(file).keys() >= OURS
+    except PolyakError:  # not even an object
+        return False
 
 
 def create(setup: Setup, device: str) -> Run:
@@ -123,10 +130,10 @@ def create(setup: Setup, device: str) -> Run:
             except FileExistsError:
                 continue
         run = Run(path)
+        run.write_status("running", 0)
         write_json(
             path / "config.json", setup.asdict() | {"context": context() | {"device": device}}
         )
-        run.write_status("running", 0)
     except OSError as error:
         reason = error.strerror
         if isinstance(error, FileExistsError | NotADirectoryError):

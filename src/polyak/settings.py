@@ -34,7 +34,7 @@ class Settings:
     num_envs: int = setting(1, "environments stepped side by side")
     seed: int = setting(1, "seed of everything random")
     device: str = setting("auto", "auto, cpu or cuda")
-    threads: int = setting(1, "processor threads; 2 pay on an otherwise idle machine")
+    threads: int = setting(1, "processor threads on a CPU; 2 pay on an otherwise idle machine")
     torch_deterministic: bool = setting(True, "on a GPU, refuse operations that are not repeatable")
     log_interval: int = setting(100, "environment steps between rows of losses and speed")
     eval_interval: int = setting(10_000, "environment steps between evaluations; 0 = none")
@@ -213,6 +213,9 @@ def _check(settings: Settings, config: Config) -> None:
         need(values[key] >= 0, key, "0 or more")
     for key in ("exploration_noise", "policy_noise", "noise_clip", "alpha"):
         need(values.get(key, 0) >= 0, key, "0 or more")
+    need(settings.seed < 2**63, "seed", f"below {2**63}")
+    need(settings.threads <= 256, "threads", "at most 256")
+    need(config.policy_frequency <= 1000, "policy_frequency", "at most 1000")
     for key in ("actor_lr", "critic_lr"):
         need(values[key] > 0, key, "above 0")
     need(0 <= config.gamma <= 1, "gamma", "between 0 and 1")

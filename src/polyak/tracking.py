@@ -165,8 +165,12 @@ class _Board:
     """Seconds after which a viewer sees a new event."""
 
     def __init__(self, run: Run) -> None:
-        self._writer: EventsWriter | None = EventsWriter(str(run.path / "events"))
+        self._writer: EventsWriter | None = None
         self._flushed = time.perf_counter()
+        try:
+            self._writer = EventsWriter(str(run.path / "events"))
+        except OSError as error:
+            self._give_up(error)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         if self._writer is None:

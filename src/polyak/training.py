@@ -44,7 +44,7 @@ def train(algorithm: str, *, progress: bool = False, **options: Any) -> Run:
         algorithm: `ddpg`, `td3`, `sac`, or an experiment's name such as `ddpg_continuous_action`.
         progress: say on standard error what was chosen, and show a progress bar.
         options: any setting by its name, for example `env_id="InvertedPendulum-v5"`,
-            `total_timesteps=20_000`, or `preset="inverted-pendulum"`.
+            `learning_starts=1_000`, or `preset="inverted-pendulum"`.
 
     Raises:
         PolyakError: something that the caller can put right; the message says what. Nothing is left
@@ -195,7 +195,7 @@ class _Review:
         self._run.write_status("running", step)
         if self._best is None or result.mean > self._best.mean:
             self._best = result
-            self._save("best", step, state, {"evaluation": result})
+            self._save(self._run.path / "best", step, state, {"evaluation": result})
         self._latest = (step, result)
         self._tracker.resume()
 
@@ -215,16 +215,15 @@ class _Review:
                 "eval/final_return_exploring": results["exploring"].mean,
             }
             self._tracker.write(step, values)
-        self._save("final", step, state, results)
+        self._save(self._run.path / "final", step, state, results)
         if settings.save_path:
-            self._save(settings.save_path, step, state, results)
+            self._save(Path(settings.save_path), step, state, results)
 
     def _policy(self, state: Any, generator: np.random.Generator | None = None) -> Policy:
         return models.policy(
             self._algorithm, self._setup.config, state.actor, self._env.spec.action_dim, generator
         )
 
-    def _save(self, folder: str, step: int, state: Any, results: dict[str, Evaluation]) -> None:
+    def _save(self, path: Path, step: int, state: Any, results: dict[str, Evaluation]) -> None:
         weights = self._backend.export(state)
-        path = Path(folder) if folder == self._setup.settings.save_path else self._run.path / folder
         models.save(path, weights, self._setup, self._env.spec, step, results)

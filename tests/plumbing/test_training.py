@@ -614,7 +614,7 @@ def test_an_environment_that_breaks_fails_the_run(tmp_path: Path) -> None:
 
 
 def test_divergence_fails_the_run(tmp_path: Path) -> None:
-    with pytest.raises(PolyakError, match="diverged; lower --learning-rate"):
+    with pytest.raises(PolyakError, match=r"diverged: .* lower --learning-rate"):
         train(tmp_path, learning_rate=1e30)
     (path,) = tmp_path.iterdir()
     assert Run(path).status["state"] == "failed"
