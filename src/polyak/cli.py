@@ -27,6 +27,16 @@ TRAIN_USAGE = "polyak train ALGORITHM [--env-id ID] [--preset NAME] [flags]"
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are `PolyakError`s, one line each."""
 
+    def parse_known_args(  # type: ignore[override]  # argparse's overloads serve its own types
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Takes `--env_id` for `--env-id`, as CleanRL does; values keep their underscores."""
+        spelled = [
+            re.sub(r"^--[^=]+", lambda flag: flag[0].replace("_", "-"), argument)
+            for argument in (sys.argv[1:] if args is None else args)
+        ]
+        return super().parse_known_args(spelled, namespace)
+
     def error(self, message: str) -> NoReturn:
         """Raises the message."""
         raise PolyakError(f"{message} (see {self.prog} --help)")
@@ -109,12 +119,7 @@ def _train(arguments: list[str]) -> None:
     if arguments[0].startswith("-"):
         raise PolyakError(f"name the algorithm first: {TRAIN_USAGE}")
     parser = train_parser(arguments[0])
-    # --env_id is --env-id, as in CleanRL's scripts; a value keeps its underscores.
-    spelled = [
-        re.sub(r"^--[^=]+", lambda flag: flag[0].replace("_", "-"), argument)
-        for argument in arguments[1:]
-    ]
-    options, unknown = parser.parse_known_args(spelled)
+    options, unknown = parser.parse_known_args(arguments[1:])
     _refuse_unknown(unknown, parser)
     given = vars(options)
     own = {name: given.pop(name) for name in OWN if name in given}

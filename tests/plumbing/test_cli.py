@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import polyak
 from polyak import cli, settings
 from polyak.runs import Run
 from tests import toys
@@ -606,3 +607,46 @@ def test_a_run_outlives_its_standard_error(
 def test_an_error_in_a_process_is_one_line_and_code_2(tmp_path: Path, arguments: str) -> None:
     assert polyak_process(*arguments.split(), cwd=tmp_path).line
     assert not list(tmp_path.iterdir())
+
+
+def test_a_save_path_named_like_a_folder_of_the_run(here: Path) -> None:
+    run = run_of(small(save_path="best", eval_interval=10))
+    assert polyak.load(run.path / "best").info["step"] <= polyak.load(here / "best").info["step"]
+    assert polyak.load(here / "best").info["step"] == run.status["step"]
+
+
+def test_an_agent_that_diverged_at_the_very_end_is_not_kept(here: Path) -> None:
+    """Its last update came after the last losses that were looked at; MuJoCo may swallow NaN."""
+    answer = small(actor_lr=1e39, policy_frequency=1, eval_interval=0, learning_starts=20,
+                   total_timesteps=21)  # fmt: skip
+    assert answer.code == 2
+    assert "training diverged" in answer.err.splitlines()[-1]
+    (run,) = (here / "runs").iterdir()
+    assert Run(run).status["state"] == "failed"
+    assert Run(run).final_eval_return is None
+
+
+@pytest.mark.parametrize("flag", ["--record-fps", "--record-episodes", "--record-frame-skip"])
+def test_flags_of_a_recording_need_one(here: Path, flag: str) -> None:
+    assert f"{flag} needs --record-path" in polyak_cli("train", "ddpg", flag, 3).line
+    assert not list(here.iterdir())
+
+
+def test_trust_is_for_saved_agents(here: Path) -> None:
+    assert "add --skip-train" in polyak_cli("train", "ddpg", "--trust-env").line
+
+
+def test_underscores_and_cuda_as_other_scripts_spell_them(here: Path) -> None:
+    chosen = parsed(
+        "ddpg", "--env_id", "my_module:Env-v0", "--total_timesteps=5", "--cuda", "False"
+    )
+    assert chosen["env_id"] == "my_module:Env-v0"
+    assert chosen["total_timesteps"] == 50_000
+    assert chosen["device"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    "flag", [("--threads", 10**5), ("--seed", 2**63), ("--policy-frequency", 10**6)]
+)
+def test_numbers_that_only_a_slip_explains(here: Path, flag: tuple[str, int]) -> None:
+    assert flag[0] in polyak_cli("train", "ddpg", *flag).line
