@@ -638,7 +638,7 @@ def test_trust_is_for_saved_agents(here: Path) -> None:
 
 def test_underscores_and_cuda_as_other_scripts_spell_them(here: Path) -> None:
     chosen = parsed(
-        "ddpg", "--env_id", "my_module:Env-v0", "--total_timesteps=5", "--cuda", "False"
+        "ddpg", "--env_id", "my_module:Env-v0", "--total_timesteps=50000", "--cuda", "False"
     )
     assert chosen["env_id"] == "my_module:Env-v0"
     assert chosen["total_timesteps"] == 50_000
