@@ -217,8 +217,7 @@ class FilmedEnvironment(Environment):
     def close(self) -> None:
         """Keeps the film of an unfinished episode, then frees the environment."""
         self._guard(self._end)
-        if self._ready:
-            free_rendering(self)
+        free_rendering(self)
         super().close()
 
     def _begin(self) -> None:

@@ -112,6 +112,7 @@ def loop(
     n, a = len(envs), envs.spec.action_dim
     generator = np.random.default_rng(settings.seed)  # all randomness of the run but the tasks' own
     state = algorithm.init(config, envs.spec.obs_dim, a, generator, device)
+    noises = (config.noises_per_update, config.batch_size, a)
     metrics: Metrics = {}
     obs = envs.reset()
     review(0, state)
@@ -136,7 +137,6 @@ def loop(
 
         for _ in range(min(n, step - config.learning_starts)):
             batch = replay.sample(generator, config.batch_size)
-            noises = (config.noises_per_update, config.batch_size, a)
             noise = generator.standard_normal(noises, dtype=np.float32)
             state, new = algorithm.update(config, state, batch, noise)
             metrics |= new

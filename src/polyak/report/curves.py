@@ -23,17 +23,17 @@ def draw(paths: Sequence[Path], target: Path) -> Path:
     Raises:
         PolyakError: no runs, matplotlib absent, or the picture cannot be written.
     """
-    found = runs.find(paths)
+    found = [(run, run.config) for run in runs.find(paths)]  # each file is read once
     try:
         figures = importlib.import_module("matplotlib.figure")
     except ModuleNotFoundError as error:
         raise PolyakError("drawing needs matplotlib: pip install 'polyak[report]'") from error
-    tasks = sorted({run.config["env_id"] for run in found})
+    tasks = sorted({config["env_id"] for _, config in found})
     figure: Any = figures.Figure(figsize=(7, 4 * len(tasks)), layout="constrained")
     for task, axes in zip(tasks, figure.subplots(len(tasks), squeeze=False)[:, 0], strict=True):
-        members = [run for run in found if run.config["env_id"] == task]
-        for index, run in enumerate(members):
-            config, color = run.config, f"C{index % 10}"
+        members = [(run, config) for run, config in found if config["env_id"] == task]
+        for index, (run, config) in enumerate(members):
+            color = f"C{index % 10}"
             name = f"{config['exp_name']}, seed {config['seed']}"
             if run.status["state"] != "finished":
                 name += f" ({run.status['state']})"
