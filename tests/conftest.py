@@ -8,8 +8,13 @@ from pathlib import Path
 # The networks of the tests are so small that a second thread costs more than it brings. Set before
 # a library reads it, and inherited by the processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["NPROC"] = "1"
 
 # So that processes which tests start find `tests.toys`, wherever they run.
 _root = str(Path(__file__).resolve().parents[1])
 _path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
 os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, _path), _root])
+
+# Compiled programs are kept between tests, but not in the user's own cache.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(_root) / ".pytest_cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

@@ -14,8 +14,14 @@ ALGORITHMS = {
     ("ddpg", "torch"): "polyak.algorithms.ddpg_torch",
     ("td3", "torch"): "polyak.algorithms.td3_torch",
     ("sac", "torch"): "polyak.algorithms.sac_torch",
+    ("ddpg", "jax"): "polyak.algorithms.ddpg_jax",
+    ("td3", "jax"): "polyak.algorithms.td3_jax",
+    ("sac", "jax"): "polyak.algorithms.sac_jax",
 }
-BACKENDS = {"torch": "polyak.algorithms.common_torch"}
+BACKENDS = {
+    "torch": "polyak.algorithms.common_torch",
+    "jax": "polyak.algorithms.common_jax",
+}
 SUFFIX = "_continuous_action"
 
 

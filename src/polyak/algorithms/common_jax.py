@@ -1,0 +1,203 @@
+"""What the JAX algorithms share: network, gradient step, moving average, device."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import jax
+import numpy as np
+import optax
+from jax import Array
+
+from polyak.algorithms.initial import Weights
+from polyak.algorithms.interface import Metrics
+from polyak.errors import PolyakError
+
+Network = TypeVar("Network")
+Step = TypeVar("Step", bound=Callable[..., tuple[Any, Metrics]])
+
+
+class Module:
+    """A network as JAX sees it: a tree whose leaves are its parameters, by name."""
+
+    parameters: dict[str, Array]
+
+    def __init_subclass__(cls) -> None:
+        jax.tree_util.register_pytree_with_keys(
+            cls,
+            lambda module: (((jax.tree_util.GetAttrKey("parameters"), module.parameters),), None),
+            functools.partial(_rebuild, cls),
+        )
+
+    def weights(self) -> Weights:
+        """A copy of the parameters as NumPy arrays."""
+        # np.asarray would be a view of memory that the next update takes over.
+        return {name: np.array(array) for name, array in self.parameters.items()}
+
+
+def _rebuild(cls: type[Module], _: None, children: tuple[dict[str, Array]]) -> Module:
+    module = object.__new__(cls)  # __init__ places arrays on a device, which a trace has none of
+    (module.parameters,) = children
+    return module
+
+
+class MLP(Module):
+    """Fully connected layers, ReLU between them; parameters `0.weight`, `0.bias`, `1.weight`, ...
+
+    Weights are (out, in) and biases (out,), or E of them stacked on a leading axis.
+    """
+
+    def __init__(self, weights: Mapping[str, np.ndarray], device: Any) -> None:
+        self.parameters = place(dict(weights), device)
+
+    def layers(self, x: Array, only: int | None = None) -> Array:
+        """(B, in) -> (B, out), or (E, B, out) for E stacked networks without `only`.
+
+        `only` picks one network of a stack, which then behaves as if it stood alone.
+        """
+        p = self.parameters if only is None else {k: v[only] for k, v in self.parameters.items()}
+        last = len(p) // 2 - 1
+        for layer in range(last):
+            x = jax.nn.relu(_linear(x, p[f"{layer}.weight"], p[f"{layer}.bias"]))
+        return _linear(x, p[f"{last}.weight"], p[f"{last}.bias"])
+
+
+def _linear(x: Array, weight: Array, bias: Array) -> Array:
+    return x @ weight.swapaxes(-1, -2) + bias[..., None, :]
+
+
+class Scalar(Module):
+    """One learned number, built like a network."""
+
+    def __init__(self, value: float, device: Any) -> None:
+        self.parameters = place({"value": np.array(value, np.float32)}, device)
+
+    def __call__(self) -> Array:
+        """The number, ()."""
+        return self.parameters["value"]
+
+
+def adam(learning_rate: float) -> optax.GradientTransformation:
+    """Adam (Kingma & Ba 2015, epsilon 1e-8)."""
+    return optax.adam(learning_rate, eps=1e-8)
+
+
+def minimize(
+    loss: Callable[[Network], Any], network: Network, moments: optax.OptState, learning_rate: float
+) -> tuple[Network, optax.OptState, Any]:
+    """One step of Adam down the gradient of `loss(network)`.
+
+    `loss` returns a scalar, or a tuple that begins with it. Returns the new network, Adam's new
+    moments, and what `loss` returned.
+    """
+
+    def scalar(network: Network) -> tuple[Array, Any]:
+        result = loss(network)
+        return (result[0] if isinstance(result, tuple) else result), result
+
+    (_, result), gradient = jax.value_and_grad(scalar, has_aux=True)(network)
+    steps, moments = adam(learning_rate).update(gradient, moments)
+    return optax.apply_updates(network, steps), moments, result
+
+
+@functools.partial(jax.jit, static_argnums=2, donate_argnums=0)
+def polyak_average(target: Network, network: Network, tau: float) -> Network:
+    """(1 - tau) target + tau network (Lillicrap et al. 2016, algorithm 1)."""
+    return optax.incremental_update(network, target, tau)
+
+
+def compiled(step: Step) -> Step:
+    """A step `(config, state, ...) -> (state, metrics)` as one program.
+
+    The configuration is constant in it. The old state's memory becomes the new state's: whoever
+    holds the old one holds nothing. `state.updates` stays a number outside of the program, whose
+    results one has to wait for.
+    """
+    program = jax.jit(step, static_argnums=0, donate_argnums=1)
+
+    @functools.wraps(step)
+    def call(config: Any, state: Any, *inputs: Any) -> tuple[Any, Metrics]:
+        learned, metrics = program(config, state._replace(updates=None), *inputs)
+        return learned._replace(updates=state.updates), metrics
+
+    return cast("Step", call)
+
+
+@jax.jit
+def play(actor: Callable[..., Any], *inputs: Array) -> Any:
+    """The actor's output, compiled for each shape of the inputs."""
+    return actor(*inputs)
+
+
+def place(tree: Any, device: Any) -> Any:
+    """The arrays on a device, given as JAX's object or as `cpu` or `cuda`."""
+    return jax.device_put(tree, jax.devices(device)[0] if isinstance(device, str) else device)
+
+
+def prepare(device: str, deterministic: bool, threads: int) -> tuple[Any, str]:
+    """Chooses the device and sets JAX up, as far as it has not computed anything yet.
+
+    Args:
+        device: `auto` (a GPU if there is one), `cpu` or `cuda`.
+        deterministic: on a GPU, use operations whose result does not depend on scheduling.
+        threads: processor threads.
+
+    Returns:
+        The device and one line that says what was chosen.
+
+    Raises:
+        PolyakError: `cuda` without a GPU that JAX can use.
+    """
+    # JAX reads these when it first looks for devices, and sizes its pool by NPROC.
+    os.environ.setdefault("NPROC", str(threads))
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else 75 % of the GPU at once
+    if deterministic:
+        _add_flag("--xla_gpu_deterministic_ops=true")
+    if threads == 1:
+        _add_flag("--xla_cpu_multi_thread_eigen=false")
+    jax.config.update("jax_enable_x64", False)
+    _keep_programs()
+    gpus = _gpus() if device != "cpu" else []
+    if gpus:
+        return gpus[0], f"device: cuda ({gpus[0].device_kind})"
+    blind = Path("/dev/nvidia0").exists()
+    install = "pip install 'jax[cuda12]'"
+    if device == "cuda":
+        reason = f"this jaxlib is built for CPUs only: {install}" if blind else "JAX sees no GPU"
+        raise PolyakError(f"--device cuda: {reason}; or use --device cpu")
+    note = f"; there is a GPU that JAX cannot use: {install}" if blind and device == "auto" else ""
+    return jax.devices("cpu")[0], f"device: cpu, threads: {os.environ['NPROC']}{note}"
+
+
+def export(state: Any) -> Weights:
+    """Actor's and critics' weights as NumPy arrays, named `actor.0.weight`, `critic.0.bias`, ..."""
+    return {
+        f"{network}.{name}": array
+        for network in ("actor", "critic")
+        for name, array in getattr(state, network).weights().items()
+    }
+
+
+def _gpus() -> list[Any]:
+    try:
+        return jax.devices("gpu")
+    except RuntimeError:  # JAX's way of saying that there is none
+        return []
+
+
+def _add_flag(flag: str) -> None:
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    if flag.split("=")[0] not in {known.split("=")[0] for known in flags}:
+        os.environ["XLA_FLAGS"] = " ".join([*flags, flag])
+
+
+def _keep_programs() -> None:
+    """Keeps compiled programs on disk, so that only the first run of a kind compiles them."""
+    if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(cache / "polyak" / "jax"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -1,0 +1,146 @@
+"""DDPG: deep deterministic policy gradient (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1).
+
+a = clip(mu(s) + exploration_noise * N(0, 1), -1, 1); store (s, a, r, s', terminated)
+critic:  y = r + gamma (1 - terminated) Q'(s', mu'(s'));  minimise mean (Q(s, a) - y)^2
+every policy_frequency-th update:
+    actor:    minimise -mean Q(s, mu(s))
+    targets:  theta' <- (1 - tau) theta' + tau theta, for Q' and mu'
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from polyak.algorithms import initial
+from polyak.algorithms.common_jax import MLP, adam, compiled, minimize, play, polyak_average
+from polyak.algorithms.configs import DDPGConfig
+from polyak.algorithms.interface import Batch
+
+
+class Actor(MLP):
+    """mu(s), the deterministic policy."""
+
+    def __call__(self, obs: Array) -> Array:
+        """(B, O) -> (B, A) in [-1, 1]."""
+        return jnp.tanh(self.layers(obs))
+
+
+class Critic(MLP):
+    """Q(s, a), E of them; DDPG has one."""
+
+    def __call__(self, obs: Array, action: Array) -> Array:
+        """(B, O), (B, A) -> (E, B)."""
+        return self.layers(jnp.concatenate([obs, action], axis=-1)).squeeze(-1)
+
+
+class State(NamedTuple):
+    """Everything that learns."""
+
+    actor: Actor
+    critic: Critic
+    target_actor: Actor
+    target_critic: Critic
+    actor_optimizer: Any
+    critic_optimizer: Any
+    updates: int
+
+
+def init(
+    config: DDPGConfig, obs_dim: int, action_dim: int, generator: np.random.Generator, device: Any
+) -> State:
+    """New networks; the targets begin as copies."""
+    hidden = (config.hidden_dim, config.hidden_dim)
+    actor_weights = initial.mlp(generator, (obs_dim, *hidden, action_dim))
+    critic_weights = initial.mlp(generator, (obs_dim + action_dim, *hidden, 1), ensemble=1)
+    actor, critic = Actor(actor_weights, device), Critic(critic_weights, device)
+    return State(
+        actor=actor,
+        critic=critic,
+        target_actor=Actor(actor_weights, device),
+        target_critic=Critic(critic_weights, device),
+        actor_optimizer=adam(config.actor_lr).init(actor),
+        critic_optimizer=adam(config.critic_lr).init(critic),
+        updates=0,
+    )
+
+
+def act(config: DDPGConfig, actor: Actor, obs: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """Actions (N, A) in [-1, 1] for obs (N, O) and standard normal noise (N, A)."""
+    mean = np.asarray(play(actor, obs))
+    return np.clip(mean + config.exploration_noise * noise, -1.0, 1.0, dtype=np.float32)
+
+
+def td_target(
+    config: DDPGConfig, target_actor: Actor, target_critic: Critic, batch: Batch
+) -> Array:
+    """y (B,) = r + gamma (1 - terminated) Q'(s', mu'(s'))."""
+    next_action = target_actor(batch.next_obs)
+    next_value = target_critic(batch.next_obs, next_action)[0]  # (E, B) -> (B,)
+    return batch.reward + config.gamma * (1.0 - batch.terminated) * next_value
+
+
+def critic_loss(critic: Critic, batch: Batch, target: Array) -> tuple[Array, Array, Array]:
+    """Sum over critics of the mean squared TD error; also each one's error and mean Q, (E,)."""
+    value = critic(batch.obs, batch.action)  # (E, B)
+    error = jnp.square(value - target[None]).mean(axis=1)
+    return error.sum(), error, value.mean(axis=1)
+
+
+def actor_loss(actor: Actor, critic: Critic, obs: Array) -> Array:
+    """-mean Q(s, mu(s)): the deterministic policy gradient (Silver et al. 2014, eq. 9)."""
+    return -critic(obs, actor(obs))[0].mean()
+
+
+@compiled
+def critic_step(config: DDPGConfig, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
+    """One gradient step of the critic."""
+    target = td_target(config, state.target_actor, state.target_critic, batch)
+    critic, optimizer, (_, error, value) = minimize(
+        lambda critic: critic_loss(critic, batch, target),
+        state.critic,
+        state.critic_optimizer,
+        config.critic_lr,
+    )
+    metrics = {
+        "losses/qf1_loss": error[0],
+        "losses/qf_loss": error.mean(),
+        "losses/qf1_values": value[0],
+    }
+    return state._replace(critic=critic, critic_optimizer=optimizer), metrics
+
+
+@compiled
+def actor_step(config: DDPGConfig, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
+    """One gradient step of the actor, then the targets follow."""
+    actor, optimizer, loss = minimize(
+        lambda actor: actor_loss(actor, state.critic, batch.obs),
+        state.actor,
+        state.actor_optimizer,
+        config.actor_lr,
+    )
+    state = state._replace(
+        actor=actor,
+        actor_optimizer=optimizer,
+        target_actor=polyak_average(state.target_actor, actor, config.tau),
+        target_critic=polyak_average(state.target_critic, state.critic, config.tau),
+    )
+    return state, {"losses/actor_loss": loss}
+
+
+def update(
+    config: DDPGConfig, state: State, batch: Batch, noise: np.ndarray
+) -> tuple[State, dict[str, Array]]:
+    """One update of the critic and every `policy_frequency`-th time of actor and targets.
+
+    `noise` is empty, (0, B, A): DDPG's update is deterministic.
+    """
+    state, metrics = critic_step(config, state, batch)
+    state = state._replace(updates=state.updates + 1)
+    if state.updates % config.policy_frequency == 0:
+        state, new = actor_step(config, state, batch)
+        metrics |= new
+    return state, metrics
