@@ -18,6 +18,9 @@ from polyak.algorithms.interface import Metrics
 from polyak.errors import PolyakError
 
 Network = TypeVar("Network")
+SINGLE = np.float32
+"""What everything is computed in."""
+
 Step = TypeVar("Step", bound=Callable[..., tuple[Any, Metrics]])
 
 
@@ -74,7 +77,7 @@ class Scalar(Module):
     """One learned number, built like a network."""
 
     def __init__(self, value: float, device: Any) -> None:
-        self.parameters = place({"value": np.array(value, np.float32)}, device)
+        self.parameters = place({"value": np.array(value, SINGLE)}, device)
 
     def __call__(self) -> Array:
         """The number, ()."""

@@ -19,7 +19,7 @@ from polyak.errors import PolyakError
 
 
 class Linear(nn.Module):
-    """One layer: weight (out, in) and bias (out,), or E of them stacked on a leading axis."""
+    """One layer: weight (out, in) and bias (out,), or stacks of them on leading axes."""
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
@@ -27,19 +27,30 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(bias)
 
     def forward(self, x: Tensor, only: int | None = None) -> Tensor:
-        """(B, in) -> (B, out); stacked: (B, in) or (E, B, in) -> (E, B, out).
+        """(..., B, in) -> (..., B, out), where weight and bias have these leading axes too.
 
-        `only` picks one network of a stack, which then behaves as if it stood alone.
+        An ensemble E whose networks see the same input x (B, in) gives (E, B, out); with other
+        axes before, (..., B, in) gives (..., E, B, out). `only` picks one network of the ensemble,
+        which then behaves as if it stood alone.
         """
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
         if only is not None:
-            return functional.linear(x, self.weight[only], self.bias[only])
-        if self.weight.dim() == 2:
-            return functional.linear(x, self.weight, self.bias)
-        if x.dim() == 2:  # all E networks see the same input: one product instead of E
-            ensemble, outputs, inputs = self.weight.shape
-            y = functional.linear(x, self.weight.view(-1, inputs), self.bias.view(-1))
-            return y.view(len(x), ensemble, outputs).transpose(0, 1)
-        return torch.baddbmm(self.bias[:, None], x, self.weight.transpose(1, 2))
+            weight, bias = weight.select(-3, only), bias.select(-2, only)
+        if weight.dim() > x.dim():  # one product for the whole ensemble instead of E
+            ensemble, outputs, _ = weight.shape[-3:]
+            y = _products(x, weight.flatten(-3, -2), bias.flatten(-2, -1))
+            return y.unflatten(-1, (ensemble, outputs)).transpose(-3, -2)
+        return _products(x, weight, bias)
+
+
+def _products(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """(..., B, in), (..., out, in), (..., out) -> (..., B, out)."""
+    if weight.dim() == 2:
+        return functional.linear(x, weight, bias)
+    lead = weight.shape[:-2]
+    x, weight, bias = x.flatten(0, -3), weight.flatten(0, -3), bias.flatten(0, -2)
+    return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2)).unflatten(0, lead)
 
 
 class MLP(nn.ModuleList):
@@ -59,7 +70,7 @@ class MLP(nn.ModuleList):
         self.flat = flat
 
     def layers(self, x: Tensor, only: int | None = None) -> Tensor:
-        """(B, in) -> (B, out), or (E, B, out) for E stacked networks without `only`."""
+        """(..., B, in) -> (..., B, out), or (..., E, B, out) for an ensemble without `only`."""
         *hidden, output = self
         for layer in hidden:
             x = functional.relu(layer(x, only))
@@ -95,8 +106,12 @@ class Adam:
         self._adam = torch.optim.Adam([flat], lr=learning_rate, fused=True)
 
     def minimize(self, loss: Tensor) -> None:
-        """One step down the gradient of a scalar loss, with respect to this network only."""
-        gradients = torch.autograd.grad(loss, self._parameters)
+        """One step down the gradient of the loss, with respect to this network only.
+
+        Where networks of several runs are stacked, each has a loss of its own, (L,), whose gradient
+        by the others' weights is zero: the sum has the gradients of all.
+        """
+        gradients = torch.autograd.grad(loss.sum(), self._parameters)
         torch._foreach_copy_(self._gradients, gradients)
         self._adam.step()
 

@@ -88,20 +88,20 @@ def td_target(
 ) -> Tensor:
     """y (B,) = r + gamma (1 - terminated) Q'(s', mu'(s'))."""
     next_action = target_actor(batch.next_obs)
-    next_value = target_critic(batch.next_obs, next_action)[0]  # (E, B) -> (B,)
+    next_value = target_critic(batch.next_obs, next_action).squeeze(-2)  # (..., 1, B) -> (..., B)
     return batch.reward + config.gamma * (1.0 - batch.terminated) * next_value
 
 
 def critic_loss(critic: Critic, batch: Batch, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Sum over critics of the mean squared TD error; also each one's error and mean Q, (E,)."""
-    value = critic(batch.obs, batch.action)  # (E, B)
-    error = (value - target[None]).square().mean(dim=1)
-    return error.sum(), error, value.mean(dim=1)
+    value = critic(batch.obs, batch.action)  # (..., E, B)
+    error = (value - target.unsqueeze(-2)).square().mean(dim=-1)
+    return error.sum(dim=-1), error, value.mean(dim=-1)
 
 
 def actor_loss(actor: Actor, critic: Critic, obs: Tensor) -> Tensor:
     """-mean Q(s, mu(s)): the deterministic policy gradient (Silver et al. 2014, eq. 9)."""
-    return -critic(obs, actor(obs))[0].mean()
+    return -critic(obs, actor(obs)).squeeze(-2).mean(dim=-1)
 
 
 def critic_step(config: DDPGConfig, state: State, batch: Batch) -> dict[str, Tensor]:
@@ -110,9 +110,9 @@ def critic_step(config: DDPGConfig, state: State, batch: Batch) -> dict[str, Ten
     loss, error, value = critic_loss(state.critic, batch, target)
     state.critic_optimizer.minimize(loss)
     return {
-        "losses/qf1_loss": error[0].detach(),
-        "losses/qf_loss": error.mean().detach(),
-        "losses/qf1_values": value[0].detach(),
+        "losses/qf1_loss": error[..., 0].detach(),
+        "losses/qf_loss": error.mean(dim=-1).detach(),
+        "losses/qf1_values": value[..., 0].detach(),
     }
 
 

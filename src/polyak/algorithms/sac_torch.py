@@ -122,16 +122,16 @@ def td_target(
 ) -> Tensor:
     """y (B,) = r + gamma (1 - terminated) (min_i Q_i'(s', a') - alpha log pi(a'|s'))."""
     next_action, log_prob = actor.sample(batch.next_obs, noise)
-    next_value = target_critic(batch.next_obs, next_action).amin(dim=0)  # (E, B) -> (B,)
-    soft_value = next_value - alpha * log_prob
+    next_value = target_critic(batch.next_obs, next_action).amin(dim=-2)  # (..., E, B) -> (..., B)
+    soft_value = next_value - alpha.unsqueeze(-1) * log_prob
     return batch.reward + config.gamma * (1.0 - batch.terminated) * soft_value
 
 
 def critic_loss(critic: Critic, batch: Batch, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Sum over critics of the mean squared TD error; also each one's error and mean Q, (E,)."""
-    value = critic(batch.obs, batch.action)  # (E, B)
-    error = (value - target[None]).square().mean(dim=1)
-    return error.sum(), error, value.mean(dim=1)
+    value = critic(batch.obs, batch.action)  # (..., E, B)
+    error = (value - target.unsqueeze(-2)).square().mean(dim=-1)
+    return error.sum(dim=-1), error, value.mean(dim=-1)
 
 
 def actor_loss(
@@ -139,13 +139,14 @@ def actor_loss(
 ) -> tuple[Tensor, Tensor]:
     """Mean (alpha log pi(a|s) - min_i Q_i(s, a)), a ~ pi(s); also log pi (B,)."""
     action, log_prob = actor.sample(obs, noise)
-    value = critic(obs, action).amin(dim=0)  # (E, B) -> (B,)
-    return (alpha * log_prob - value).mean(), log_prob
+    value = critic(obs, action).amin(dim=-2)  # (..., E, B) -> (..., B)
+    return (alpha.unsqueeze(-1) * log_prob - value).mean(dim=-1), log_prob
 
 
 def alpha_loss(log_alpha: Scalar, log_prob: Tensor, target_entropy: float) -> Tensor:
     """Mean -alpha (log pi + target entropy): alpha grows while the entropy is below its target."""
-    return -(log_alpha().exp() * (log_prob.detach() + target_entropy)).mean()
+    alpha = log_alpha().exp()
+    return -(alpha.unsqueeze(-1) * (log_prob.detach() + target_entropy)).mean(dim=-1)
 
 
 def critic_step(config: SACConfig, state: State, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
@@ -155,11 +156,11 @@ def critic_step(config: SACConfig, state: State, batch: Batch, noise: Tensor) ->
     loss, error, value = critic_loss(state.critic, batch, target)
     state.critic_optimizer.minimize(loss)
     return {
-        "losses/qf1_loss": error[0].detach(),
-        "losses/qf2_loss": error[1].detach(),
-        "losses/qf_loss": error.mean().detach(),
-        "losses/qf1_values": value[0].detach(),
-        "losses/qf2_values": value[1].detach(),
+        "losses/qf1_loss": error[..., 0].detach(),
+        "losses/qf2_loss": error[..., 1].detach(),
+        "losses/qf_loss": error.mean(dim=-1).detach(),
+        "losses/qf1_values": value[..., 0].detach(),
+        "losses/qf2_values": value[..., 1].detach(),
     }
 
 
@@ -170,7 +171,7 @@ def actor_step(config: SACConfig, state: State, batch: Batch, noise: Tensor) -> 
     state.actor_optimizer.minimize(loss)
     metrics = {"losses/actor_loss": loss.detach(), "losses/alpha": alpha}
     if config.autotune:
-        loss = alpha_loss(state.log_alpha, log_prob, target_entropy=-float(noise.shape[1]))
+        loss = alpha_loss(state.log_alpha, log_prob, target_entropy=-float(noise.shape[-1]))
         state.alpha_optimizer.minimize(loss)
         metrics["losses/alpha_loss"] = loss.detach()
     return metrics

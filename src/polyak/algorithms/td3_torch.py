@@ -94,20 +94,20 @@ def td_target(
     """y (B,) = r + gamma (1 - terminated) min_i Q_i'(s', a'), a' smoothed by `noise` (B, A)."""
     smoothing = (config.policy_noise * noise).clamp(-config.noise_clip, config.noise_clip)
     next_action = (target_actor(batch.next_obs) + smoothing).clamp(-1.0, 1.0)
-    next_value = target_critic(batch.next_obs, next_action).amin(dim=0)  # (E, B) -> (B,)
+    next_value = target_critic(batch.next_obs, next_action).amin(dim=-2)  # (..., E, B) -> (..., B)
     return batch.reward + config.gamma * (1.0 - batch.terminated) * next_value
 
 
 def critic_loss(critic: Critic, batch: Batch, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Sum over critics of the mean squared TD error; also each one's error and mean Q, (E,)."""
-    value = critic(batch.obs, batch.action)  # (E, B)
-    error = (value - target[None]).square().mean(dim=1)
-    return error.sum(), error, value.mean(dim=1)
+    value = critic(batch.obs, batch.action)  # (..., E, B)
+    error = (value - target.unsqueeze(-2)).square().mean(dim=-1)
+    return error.sum(dim=-1), error, value.mean(dim=-1)
 
 
 def actor_loss(actor: Actor, critic: Critic, obs: Tensor) -> Tensor:
     """-mean Q_1(s, mu(s)): the deterministic policy gradient (Silver et al. 2014, eq. 9)."""
-    return -critic.first(obs, actor(obs)).mean()
+    return -critic.first(obs, actor(obs)).mean(dim=-1)
 
 
 def critic_step(config: TD3Config, state: State, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
@@ -116,11 +116,11 @@ def critic_step(config: TD3Config, state: State, batch: Batch, noise: Tensor) ->
     loss, error, value = critic_loss(state.critic, batch, target)
     state.critic_optimizer.minimize(loss)
     return {
-        "losses/qf1_loss": error[0].detach(),
-        "losses/qf2_loss": error[1].detach(),
-        "losses/qf_loss": error.mean().detach(),
-        "losses/qf1_values": value[0].detach(),
-        "losses/qf2_values": value[1].detach(),
+        "losses/qf1_loss": error[..., 0].detach(),
+        "losses/qf2_loss": error[..., 1].detach(),
+        "losses/qf_loss": error.mean(dim=-1).detach(),
+        "losses/qf1_values": value[..., 0].detach(),
+        "losses/qf2_values": value[..., 1].detach(),
     }
 
 
