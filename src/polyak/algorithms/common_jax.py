@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
 
 from polyak.algorithms.initial import Weights
-from polyak.algorithms.interface import Metrics
+from polyak.algorithms.interface import Batch, Metrics
 from polyak.errors import PolyakError
 
 Network = TypeVar("Network")
@@ -116,15 +117,23 @@ def polyak_average(target: Network, network: Network, tau: float) -> Network:
 def compiled(step: Step) -> Step:
     """A step `(config, state, ...) -> (state, metrics)` as one program.
 
-    The configuration is constant in it. The old state's memory becomes the new state's: whoever
-    holds the old one holds nothing. `state.updates` stays a number outside of the program, whose
-    results one has to wait for.
+    States, batches and inputs may be those of several runs, stacked on a leading axis L. The
+    configuration is constant in the program. The old state's memory becomes the new state's, so
+    that whoever holds the old one holds nothing. `state.updates` stays outside of the program, for
+    whose results one has to wait.
     """
-    program = jax.jit(step, static_argnums=0, donate_argnums=1)
+
+    def stacked(config: Any, state: Any, *inputs: Any) -> Any:
+        return jax.vmap(functools.partial(step, config))(state, *inputs)
+
+    one, many = (
+        jax.jit(function, static_argnums=0, donate_argnums=1) for function in (step, stacked)
+    )
 
     @functools.wraps(step)
-    def call(config: Any, state: Any, *inputs: Any) -> tuple[Any, Metrics]:
-        learned, metrics = program(config, state._replace(updates=None), *inputs)
+    def call(config: Any, state: Any, batch: Batch, *inputs: Any) -> tuple[Any, Metrics]:
+        program = one if batch.reward.ndim == 1 else many
+        learned, metrics = program(config, state._replace(updates=None), batch, *inputs)
         return learned._replace(updates=state.updates), metrics
 
     return cast("Step", call)
@@ -183,6 +192,61 @@ def export(state: Any) -> Weights:
         for network in ("actor", "critic")
         for name, array in getattr(state, network).weights().items()
     }
+
+
+MOMENTS = {"first_moment": "mu", "second_moment": "nu"}
+"""Adam's moments by the names that all backends share; Optax's own."""
+
+
+def snapshot(state: Any) -> Weights:
+    """NumPy copies of everything that learns; see `Backend.snapshot` for the names."""
+    arrays: Weights = {"updates": np.array(state.updates, np.int64)}
+    for field, part in state._asdict().items():
+        if isinstance(part, Module):
+            arrays |= {f"{field}.{name}": array for name, array in part.weights().items()}
+        elif field.endswith("_optimizer"):
+            moments, _ = part
+            arrays[f"{field}.steps"] = np.array(moments.count, np.int64)
+            for moment, key in MOMENTS.items():
+                weights = getattr(moments, key).weights()
+                arrays |= {f"{field}.{moment}.{name}": array for name, array in weights.items()}
+    return arrays
+
+
+def restore(state: Any, arrays: Weights) -> Any:
+    """A state that goes on where `snapshot` was taken; `state` is fresh."""
+
+    def restored(prefix: str, module: Module) -> Module:
+        found = {
+            name: jax.device_put(arrays[f"{prefix}.{name}"], old.sharding)
+            for name, old in module.parameters.items()
+        }
+        return _rebuild(type(module), None, (found,))
+
+    fields: dict[str, Any] = {"updates": int(arrays["updates"])}
+    for field, part in state._asdict().items():
+        if isinstance(part, Module):
+            fields[field] = restored(field, part)
+        elif field.endswith("_optimizer"):
+            moments, rest = part
+            new = {k: restored(f"{field}.{m}", getattr(moments, k)) for m, k in MOMENTS.items()}
+            count = arrays[f"{field}.steps"].astype(np.int32)
+            new["count"] = jax.device_put(count, moments.count.sharding)
+            fields[field] = (moments._replace(**new), rest)
+    return state._replace(**fields)
+
+
+def stack(states: Sequence[Any]) -> Any:
+    """The states of several runs at the same update as one, on a leading axis L."""
+    learned = [state._replace(updates=None) for state in states]
+    together = jax.tree.map(lambda *arrays: jnp.stack(arrays), *learned)
+    return together._replace(updates=states[0].updates)
+
+
+def unstack(state: Any, index: int) -> Any:
+    """The state of one of the runs in a stack."""
+    learned = jax.tree.map(lambda array: array[index], state._replace(updates=None))
+    return learned._replace(updates=state.updates)
 
 
 def _gpus() -> list[Any]:

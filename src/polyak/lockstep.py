@@ -1,0 +1,198 @@
+"""Several runs side by side in one process, their networks computed together.
+
+Each run is the ordinary training of its seed in a greenlet, which is a function that can wait in
+its middle. Where its loop asks for actions or for an update, it waits until the others have come as
+far; then all are answered. What a run draws, steps, stores and writes is its own, so each run is
+what it would be alone.
+
+On a GPU one computation answers all: the networks of all runs are stacked on a leading axis L, and
+those of one run leave most of such a device idle. On a CPU, which one run keeps busy, each is
+computed for itself: bit for bit as alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from greenlet import getcurrent, greenlet
+
+from polyak.algorithms.initial import Weights
+from polyak.algorithms.interface import Algorithm, Backend, Batch, Metrics
+from polyak.stopping import Stopped
+
+Result = TypeVar("Result")
+
+
+class Request(NamedTuple):
+    """What a run waits for: actions if there is no batch, else an update."""
+
+    config: Any
+    obs: np.ndarray | None
+    batch: Batch | None
+    noise: np.ndarray
+
+
+class Lockstep:
+    """An algorithm for several runs.
+
+    Args:
+        algorithm: computes, for one run or for several whose states are stacked.
+        backend: of the algorithm.
+        stacked: whether runs at the same update are computed as one.
+    """
+
+    def __init__(self, algorithm: Algorithm, backend: Backend, *, stacked: bool) -> None:
+        self.algorithm, self.backend, self._stacked = algorithm, backend, stacked
+        self.hub = getcurrent()
+        self.states: dict[int, Any] = {}
+        """States of the runs that are not in the stack."""
+        self._members: list[int] = []
+        self._stack: Any = None
+
+    def run(self, tasks: Sequence[Callable[[Lane], Result]]) -> list[Result | BaseException]:
+        """Runs every task with a lane of its own; returns results, or what was raised instead.
+
+        A task that fails leaves the others alone. Only an interruption that does not wait for a
+        checkpoint ends all.
+        """
+        outcomes: dict[int, Result | BaseException] = {}
+
+        def body(index: int) -> None:
+            try:
+                outcomes[index] = tasks[index](Lane(self, index))
+            except BaseException as error:  # noqa: BLE001  # the caller decides
+                outcomes[index] = error
+
+        lanes = [greenlet(body) for _ in tasks]
+        answers: dict[int, Any] = dict(enumerate(range(len(tasks))))  # the first call takes indices
+        try:
+            while answers:
+                waiting: dict[int, Request] = {}
+                for index, answer in answers.items():
+                    request = lanes[index].switch(answer)
+                    if not lanes[index].dead:
+                        waiting[index] = request
+                    elif _impatient(outcomes[index]):
+                        raise KeyboardInterrupt
+                answers = self._answer(waiting)
+        except BaseException as error:
+            for lane in lanes:
+                if lane and not lane.dead:
+                    lane.throw(type(error))
+            raise
+        return [outcomes[index] for index in range(len(tasks))]
+
+    def state(self, index: int) -> Any:
+        """The state of one run, as if it were alone."""
+        if index in self._members:
+            return self.backend.unstack(self._stack, self._members.index(index))
+        return self.states[index]
+
+    def replace(self, index: int, state: Any) -> None:
+        """Gives a run another state."""
+        self._separate()
+        self.states[index] = state
+
+    def _answer(self, waiting: dict[int, Request]) -> dict[int, Any]:
+        if not self._stacked:
+            return {index: self._alone(index, request) for index, request in waiting.items()}
+        requests = list(waiting.values())
+        same_kind = len({request.batch is None for request in requests}) == 1
+        if self._members != list(waiting):
+            self._separate()
+            same_update = len({self.states[index].updates for index in waiting}) == 1
+            if same_kind and same_update and len(waiting) > 1:
+                self._members = list(waiting)
+                self._stack = self.backend.stack([self.states.pop(i) for i in waiting])
+        if not same_kind or not self._members:
+            self._separate()
+            return {index: self._alone(index, request) for index, request in waiting.items()}
+        return dict(zip(waiting, self._together(requests), strict=True))
+
+    def _alone(self, index: int, request: Request) -> Any:
+        config, obs, batch, noise = request
+        if batch is None:
+            return self.algorithm.act(config, self.states[index].actor, obs, noise)
+        state, metrics = self.algorithm.update(config, self.states[index], batch, noise)
+        self.states[index] = state
+        return metrics
+
+    def _together(self, requests: list[Request]) -> Sequence[Any]:
+        config = requests[0].config
+        if requests[0].batch is None:
+            obs = np.stack([request.obs for request in requests])
+            noise = np.stack([request.noise for request in requests])
+            return self.algorithm.act(config, self._stack.actor, obs, noise)
+        batches = [request.batch for request in requests]
+        batch = Batch(*(np.stack(arrays) for arrays in zip(*batches, strict=True)))
+        noise = np.stack([request.noise for request in requests], axis=1)  # (K, L, B, A)
+        self._stack, metrics = self.algorithm.update(config, self._stack, batch, noise)
+        return [
+            {name: Picked(values, lane) for name, values in metrics.items()}
+            for lane in range(len(requests))
+        ]
+
+    def _separate(self) -> None:
+        for index in self._members:
+            self.states[index] = self.state(index)
+        self._members, self._stack = [], None
+
+
+class Lane:
+    """One run's view of the algorithm and its backend: those of a run alone, which wait."""
+
+    def __init__(self, lockstep: Lockstep, index: int) -> None:
+        self._lockstep, self._index = lockstep, index
+        self.Actor = lockstep.algorithm.Actor
+        self.prepare = lockstep.backend.prepare
+
+    @property
+    def actor(self) -> Lane:
+        """Stands for the network that `act` plays."""
+        return self
+
+    def init(self, *arguments: Any) -> Lane:
+        """See `Algorithm.init`; the lane itself stands for the state."""
+        self._lockstep.states[self._index] = self._lockstep.algorithm.init(*arguments)
+        return self
+
+    def act(self, config: Any, actor: Lane, obs: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """See `Algorithm.act`."""
+        action: np.ndarray = self._lockstep.hub.switch(Request(config, obs, None, noise))
+        return action
+
+    def update(
+        self, config: Any, state: Lane, batch: Batch, noise: np.ndarray
+    ) -> tuple[Lane, Metrics]:
+        """See `Algorithm.update`."""
+        return self, self._lockstep.hub.switch(Request(config, None, batch, noise))
+
+    def export(self, state: Lane) -> Weights:
+        """See `Backend.export`."""
+        return self._lockstep.backend.export(self._lockstep.state(self._index))
+
+    def snapshot(self, state: Lane) -> Weights:
+        """See `Backend.snapshot`."""
+        return self._lockstep.backend.snapshot(self._lockstep.state(self._index))
+
+    def restore(self, state: Lane, arrays: Weights) -> Lane:
+        """See `Backend.restore`."""
+        fresh = self._lockstep.state(self._index)
+        self._lockstep.replace(self._index, self._lockstep.backend.restore(fresh, arrays))
+        return self
+
+
+class Picked(NamedTuple):
+    """One run's number among those of all, fetched from the device when it is asked for."""
+
+    values: Any
+    lane: int
+
+    def __float__(self) -> float:
+        return float(self.values[self.lane])
+
+
+def _impatient(outcome: Any) -> bool:
+    return isinstance(outcome, KeyboardInterrupt) and not isinstance(outcome, Stopped)
