@@ -6,6 +6,7 @@ parsed, and every problem is a `PolyakError` of one line.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
@@ -68,11 +69,16 @@ def write(path: Path, data: bytes) -> str:
     Returns its SHA-256. Raises OSError.
     """
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):  # a full disk has better uses for half a file
+            temporary.unlink()
+        raise
     return hashlib.sha256(data).hexdigest()
 
 

@@ -13,6 +13,7 @@ replay rows are written once and shared, so a checkpoint costs what is new.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -96,7 +97,10 @@ class Folder:
                     file.unlink()
             except OSError as error:
                 raise PolyakError(f"cannot write {self.path}: {error.strerror}") from error
-            self._kept = [*map(self._parse, found[-KEPT:-1]), saved]
+            self._kept = [saved]
+            for file in found[-2 : -KEPT - 1 : -1]:
+                with contextlib.suppress(PolyakError):
+                    self._kept.insert(0, self._parse(file))
             return saved
         if problems:
             raise PolyakError(
@@ -114,7 +118,10 @@ class Folder:
 
     def write(self, name: str, content: dict[str, np.ndarray]) -> Entry:
         """Writes a file that the next `commit` may name. Raises OSError."""
-        self.path.mkdir(exist_ok=True)
+        if not self.path.is_dir():
+            self.path.mkdir()
+            arrays.sync_folder(self.path.parent)
+            arrays.sync_folder(self.path.parent.parent)
         data = arrays.encode(content)
         return Entry(name, len(data), arrays.write(self.path / name, data))
 
@@ -134,10 +141,17 @@ class Folder:
         self._remove(file for file in self.path.iterdir() if file.name not in needed)
 
     def clear(self) -> None:
-        """Removes every checkpoint. Raises OSError."""
-        if self.path.is_dir():
-            self._remove(self.path.iterdir())
-            self.path.rmdir()
+        """Removes every checkpoint.
+
+        Raises:
+            PolyakError: the folder cannot be written.
+        """
+        try:
+            if self.path.is_dir():
+                self._remove(self.path.iterdir())
+                self.path.rmdir()
+        except OSError as error:
+            raise PolyakError(f"cannot remove {self.path}: {error.strerror}") from error
 
     @staticmethod
     def _remove(files: Iterable[Path]) -> None:
@@ -157,6 +171,9 @@ class Folder:
             step = content["step"]
             if not isinstance(step, int) or step != _step_of(path):
                 raise ValueError(f"step {step}")
+            for name in ("time", "rows"):
+                if not float(content["tracker"][name]) >= 0.0:
+                    raise ValueError(f"{name} {content['tracker'][name]}")
         except (KeyError, TypeError, ValueError) as error:
             raise PolyakError(f"{path} is no checkpoint: {error}") from error
         return Saved(step, content, files)
@@ -237,9 +254,7 @@ class Checkpoints:
         stop = stopping.asked()
         due = self._interval and step % self._interval < len(self._envs)
         if due or stop or step >= self._total:
-            self._tracker.pause()
             self.save(step, state, generator, metrics)
-            self._tracker.resume()
             stop = stopping.asked()  # while it was saved
         if stop and step < self._total:
             path = shlex.quote(str(self._run.path))
@@ -299,8 +314,8 @@ class Checkpoints:
         """
         step, content, files = saved
         fresh = self._backend.snapshot(state)
-        weights = self._folder.load(files[0])
         try:
+            weights = self._folder.load(files[0])
             learned, best = _of("learned", weights), _of("best", weights)
             _compare(learned, fresh)
             _compare(best, {name: fresh[name] for name in best})

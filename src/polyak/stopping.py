@@ -31,14 +31,14 @@ def on_signals() -> Iterator[None]:
     """Notes the first of `SIGNALS`; a second raises KeyboardInterrupt at once.
 
     Signals that are ignored, as under nohup, stay so. Only the main thread can receive signals:
-    in another, nothing is changed.
+    in another, and inside of such a context, nothing is changed.
     """
-    _asked.clear()
-    if threading.current_thread() is not threading.main_thread():
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is _note:
         yield
         return
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    before = {number: old for number, old in before.items() if old is not signal.SIG_IGN}
+    before = {n: old for n, old in before.items() if old not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, _note)
     try:
@@ -46,6 +46,7 @@ def on_signals() -> Iterator[None]:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+        _asked.clear()
 
 
 def _note(number: int, frame: object) -> None:
