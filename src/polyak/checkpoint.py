@@ -171,9 +171,7 @@ class Folder:
             step = content["step"]
             if not isinstance(step, int) or step != _step_of(path):
                 raise ValueError(f"step {step}")
-            for name in ("time", "rows"):
-                if not float(content["tracker"][name]) >= 0.0:
-                    raise ValueError(f"{name} {content['tracker'][name]}")
+            _check_record(content["tracker"])
         except (KeyError, TypeError, ValueError) as error:
             raise PolyakError(f"{path} is no checkpoint: {error}") from error
         return Saved(step, content, files)
@@ -358,6 +356,16 @@ def _rows_in(entry: Entry) -> tuple[int, int]:
     """The rows in a file, first and last plus one, as its name tells."""
     _, first, end = entry.name.removesuffix(".safetensors").split("-")
     return int(first), int(end)
+
+
+def _check_record(record: dict[str, Any]) -> None:
+    """Raises KeyError, TypeError or ValueError where it is not what `Tracker.snapshot` gives."""
+    speed = record["speed"]
+    pairs = [speed[name] or (0, 0.0) for name in ("last", "learning")]
+    numbers = [record["step"], record["time"], record["rows"], record["events"] or 0]
+    for number in (*numbers, speed["clock"], *pairs[0], *pairs[1]):
+        if not 0 <= number < float("inf"):
+            raise ValueError(f"{number} in the record")
 
 
 def _step_of(path: Path) -> int:

@@ -49,12 +49,12 @@ class Tracker:
         self, run: Run, total: int, *, progress: bool, saved: Mapping[str, Any] | None = None
     ) -> None:
         saved = saved or {}
-        path = run.path / "metrics.jsonl"
+        path, keep = run.path / "metrics.jsonl", saved.get("rows", 0)
+        if keep and path.stat().st_size < keep:
+            raise PolyakError(f"{path} has lost rows since the checkpoint was written")
         self._file: TextIO = path.open("a", encoding="utf-8")
-        if path.is_file():
-            if path.stat().st_size < saved.get("rows", 0):
-                raise PolyakError(f"{path} has lost rows since the checkpoint was written")
-            self._file.truncate(saved.get("rows", 0))
+        if path.is_file():  # and no device
+            self._file.truncate(keep)
         self._board = _Board(run, saved.get("events", 0))
         self._began = time.perf_counter() - saved.get("time", 0.0)
         self._speed = Speed(saved.get("speed"))
