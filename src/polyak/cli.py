@@ -21,7 +21,7 @@ from polyak import __version__, algorithms
 from polyak.algorithms.configs import CONFIGS
 from polyak.errors import PolyakError
 
-TRAIN_USAGE = "polyak train ALGORITHM [--env-id ID] [--preset NAME] [flags]"
+TRAIN_USAGE = "polyak train ALGORITHM [--env-id ID] [--preset NAME] [--resume RUN] [flags]"
 
 
 class Parser(argparse.ArgumentParser):
@@ -58,8 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PolyakError as error:
         print(f"polyak: error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("polyak: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as how:  # says so where it can go on
+        with contextlib.suppress(OSError):
+            print(f"polyak: interrupted {how}".rstrip(), file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
         sys.stderr.close()
@@ -116,8 +117,7 @@ def _train(arguments: list[str]) -> None:
             "ddpg_continuous_action)\n\n`polyak train ALGORITHM --help` lists the flags."
         )
         return
-    if arguments[0].startswith("-"):
-        raise PolyakError(f"name the algorithm first: {TRAIN_USAGE}")
+    arguments = _with_algorithm(arguments)
     parser = train_parser(arguments[0])
     options, unknown = parser.parse_known_args(arguments[1:])
     _refuse_unknown(unknown, parser)
@@ -126,10 +126,11 @@ def _train(arguments: list[str]) -> None:
     if own.get("skip_train"):
         _skip_train(arguments[0], own, given)
         return
-    for name in ("load_path", "trust_env"):
-        if name in own:
-            flag = "--" + name.replace("_", "-")
-            raise PolyakError(f"{flag} is for playing a saved agent: add --skip-train")
+    if "load_path" in own:
+        raise PolyakError("--load-path is for playing a saved agent: add --skip-train")
+    if "trust_env" in own and "resume" not in own:
+        raise PolyakError("--trust-env is for playing a saved agent: add --skip-train")
+    trust, resume = own.get("trust_env", False), own.get("resume", "")
     _need_record_path(own)
 
     from polyak import training
@@ -139,7 +140,7 @@ def _train(arguments: list[str]) -> None:
 
         with VideoWriter(own["record_path"], own.get("record_fps", 20)):
             pass  # refuses now what it would refuse after the training
-    run = training.train(arguments[0], progress=True, **given)
+    run = training.train(arguments[0], resume=resume, trust_env=trust, progress=True, **given)
     print(f"run={run.path}")
     if (result := run.final_eval_return) is not None:
         print(f"final_eval_return={result:.2f}")
@@ -147,7 +148,22 @@ def _train(arguments: list[str]) -> None:
         _record(run.path / "final", own | {"trust_env": True})  # which has just been run
 
 
+def _with_algorithm(arguments: list[str]) -> list[str]:
+    """The arguments, preceded by the algorithm where a run that goes on tells it."""
+    if not arguments[0].startswith("-"):
+        return arguments
+    parser = Parser(prog="polyak train", add_help=False, allow_abbrev=False)
+    parser.add_argument("--resume")
+    resume = parser.parse_known_args(arguments)[0].resume
+    if resume is None or resume == "auto":
+        raise PolyakError(f"name the algorithm first: {TRAIN_USAGE}")
+    from polyak import runs
+
+    return [str(runs.read_json(Path(resume) / "config.json").get("algorithm")), *arguments]
+
+
 OWN = (
+    "resume",
     "load_path",
     "skip_train",
     "trust_env",
@@ -173,6 +189,12 @@ def train_parser(name: str) -> argparse.ArgumentParser:
     )
     known = ", ".join(settings.presets(algorithm)) or "none ship"
     parser.add_argument("--preset", help=f"tuned settings ({known}), or a TOML file of your own")
+    parser.add_argument(
+        "--resume",
+        metavar="RUN|auto",
+        help="go on with a run where it stopped; auto: the newest unfinished one of these "
+        "settings, else a new one",
+    )
     parser.add_argument("--learning-rate", type=float, help="step size of all optimisers")
     parser.add_argument(
         "--no-cuda", action="store_const", const="cpu", dest="device", help="same as --device cpu"
@@ -296,7 +318,7 @@ def _trust_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust-env",
         action="store_true",
-        help="allow a saved agent to name a module of yours that registers its environment",
+        help="allow a saved agent or run to name a module of yours that registers its environment",
     )
 
 

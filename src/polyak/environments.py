@@ -17,7 +17,7 @@ import math
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from gymnasium.spaces import Box, Space
 
 from polyak import pusher
 from polyak.errors import PolyakError
+from polyak.replay import Replay
 
 # An action bound beyond this is a sentinel for "unbounded" (float32's largest is 3.4e38): scaling
 # [-1, 1] to it would make every action either zero or absurd.
@@ -38,7 +39,7 @@ LARGEST_REWARD = float(np.finfo(np.float32).max)
 """Replay stores rewards as float32."""
 
 
-TRAINING, EVALUATION, FINAL, PLAY = range(4)
+TRAINING, EVALUATION, FINAL, PLAY, RESUMED = range(5)
 """What environment seeds are for; see `seeds_for`."""
 
 
@@ -78,6 +79,16 @@ def scale_action(action: np.ndarray, spec: Spec) -> np.ndarray:
     return scaled.astype(spec.action_dtype).reshape((*action.shape[:-1], *spec.action_shape))
 
 
+class Start(NamedTuple):
+    """Where an episode began, so that it can begin there again."""
+
+    seed: int | None
+    """The last one that the environment was given."""
+    generator: dict[str, Any] | None
+    """State of its generator before the reset; None where the seed itself began the episode, empty
+    where the state cannot be had."""
+
+
 class Environment:
     """One environment: float32 observations (O,), actions (A,) in [-1, 1].
 
@@ -93,6 +104,8 @@ class Environment:
         except PolyakError:
             self.env.close()
             raise
+        self.start = Start(None, None)
+        """Of the running episode."""
         self.spec = Spec(
             env_id=env_id,
             obs_shape=obs_space.shape,
@@ -113,6 +126,8 @@ class Environment:
         With a seed, everything random in the environment restarts from it; without, the
         environment's own generator goes on.
         """
+        own = None if seed is not None else _generator_state(self.unwrapped)
+        self.start = Start(self.start.seed if seed is None else seed, own)
         obs, _ = self.env.reset(seed=seed)
         if seed is not None:
             self.env.action_space.seed(seed)
@@ -128,6 +143,33 @@ class Environment:
         if scalar.size != 1:
             raise PolyakError(f"{self.spec.env_id} returned {scalar.size} rewards at once")
         return self._flat(obs), float(scalar.item()), bool(terminated), bool(truncated)
+
+    def repeat(
+        self, start: Start, obs: np.ndarray, actions: np.ndarray, rewards: np.ndarray
+    ) -> bool:
+        """Plays the beginning of an episode again; says whether the environment answered the same.
+
+        This restores more than a physics state can hold: Humanoid's reward compares positions that
+        MuJoCo computed before its last substep, and any task may count in Python.
+
+        Args:
+            start: where the episode began, in this or another environment of the same id.
+            obs: (L + 1, O) observations, those to act on and the newest.
+            actions: (L, A) in [-1, 1].
+            rewards: (L,) float32.
+        """
+        first = self.reset(start.seed)
+        if start.generator is not None:
+            # In place: parts of a task may hold the generator as well.
+            self.unwrapped.np_random.bit_generator.state = start.generator
+            first = self.reset()
+        same = np.array_equal(first, obs[0])
+        for action, reward, next_obs in zip(actions, rewards, obs[1:], strict=True):
+            if same:
+                answer, paid, terminated, truncated = self.step(action)
+                same = np.array_equal(answer, next_obs) and np.float32(paid) == reward
+                same = same and not terminated and not truncated
+        return bool(same)
 
     def render(self) -> np.ndarray:
         """The present frame, (height, width, 3) uint8; needs render_mode="rgb_array"."""
@@ -236,6 +278,47 @@ class Environments:
                 obs[i] = next_obs[i]
         return Steps(obs, next_obs, reward, terminated, truncated, episodes)
 
+    def snapshot(self) -> dict[str, Any]:
+        """Where every running episode stands, for `restore`; plain enough for JSON."""
+        return {
+            "steps": self.steps,
+            "returns": self._returns.tolist(),
+            "lengths": self._lengths.tolist(),
+            "starts": [list(env.start) for env in self._envs],
+        }
+
+    def restore(self, saved: Mapping[str, Any], replay: Replay) -> tuple[np.ndarray, list[int]]:
+        """Goes on where `snapshot` was taken, by playing the running episodes again.
+
+        Args:
+            saved: what `snapshot` gave.
+            replay: as it was then. It holds what was observed and done in these episodes.
+
+        Returns:
+            Observations (N, O), and the indices of environments that did not answer the same, or
+            whose episode had begun before the oldest row. Their episodes are cut in `replay` as by
+            a time limit, and new ones have begun.
+        """
+        self.steps = saved["steps"]
+        self._returns[:] = saved["returns"]
+        self._lengths[:] = saved["lengths"]
+        obs = np.empty((len(self), self.spec.obs_dim), np.float32)
+        renewed = []
+        for i, (env, start) in enumerate(zip(self._envs, saved["starts"], strict=True)):
+            episode = replay.episode(i, int(self._lengths[i]))
+            seen, actions, rewards = episode if episode else (obs[:0], obs[:0], obs[:0])
+            begin = Start(start[0], start[1])
+            if episode and begin.generator != {} and env.repeat(begin, seen, actions, rewards):
+                obs[i] = seen[-1]
+                continue
+            renewed.append(i)
+            (seed,) = seeds_for(self._seeds[i] + self.steps, RESUMED, 1)
+            obs[i] = env.reset(seed)
+            self._check(i, obs[i])
+            replay.cut(i, obs[i])
+            self._returns[i], self._lengths[i] = 0.0, 0
+        return obs, renewed
+
     def close(self) -> None:
         """Frees every environment."""
         for env in self._envs:
@@ -267,6 +350,13 @@ def seeds_for(seed: int, stream: int, count: int) -> list[int]:
     """
     words = np.random.SeedSequence([seed, stream]).generate_state(count)
     return [int(word) & 0x7FFFFFFF for word in words]
+
+
+def _generator_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    """State of a task's generator if it is Gymnasium's usual one, which JSON can hold; or empty."""
+    generator = getattr(env, "np_random", None)
+    bits = generator.bit_generator if isinstance(generator, np.random.Generator) else None
+    return dict(bits.state) if isinstance(bits, np.random.PCG64) else {}
 
 
 def caution(env_id: str) -> str | None:

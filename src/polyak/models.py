@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import sys
 from collections.abc import Mapping
 from contextlib import closing
@@ -17,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
-from polyak import algorithms, runs
+from polyak import algorithms, arrays, runs
 from polyak.algorithms import initial
 from polyak.algorithms.configs import Config
 from polyak.algorithms.initial import Weights
@@ -82,13 +79,9 @@ def save(
     }
     try:
         path.mkdir(parents=True, exist_ok=True)
-        temporary = path / (WEIGHTS + ".tmp")
-        safetensors.numpy.save_file(weights, temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path / WEIGHTS)
+        arrays.write(path / WEIGHTS, arrays.encode(weights))
         runs.write_json(path / INFO, info)
-    except (OSError, safetensors.SafetensorError) as error:
+    except OSError as error:
         raise PolyakError(f"cannot save the agent in {path}: {error}") from error
 
 
@@ -270,23 +263,18 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
 def _read_weights(path: Path, prefix: str, shapes: dict[str, tuple[int, ...]]) -> Weights:
     """The arrays under a prefix, after their names, types and shapes were found as expected."""
     weights: Weights = {}
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            names = set(file.keys())
-            for name, shape in shapes.items():
-                if prefix + name not in names:
-                    raise PolyakError(f"{path} has no {prefix + name}")
-                entry = file.get_slice(prefix + name)
-                if tuple(entry.get_shape()) != shape or entry.get_dtype() != "F32":
-                    raise PolyakError(
-                        f"{path}: {prefix + name} is {entry.get_dtype()} "
-                        f"{tuple(entry.get_shape())}, not F32 {shape}"
-                    )
-                weights[name] = file.get_tensor(prefix + name)
-    except FileNotFoundError as error:
-        raise PolyakError(f"no {path}") from error
-    except (OSError, safetensors.SafetensorError) as error:
-        raise PolyakError(f"{path} cannot be read as safetensors: {error}") from error
+    with arrays.opened(path) as file:
+        names = set(file.keys())
+        for name, shape in shapes.items():
+            if prefix + name not in names:
+                raise PolyakError(f"{path} has no {prefix + name}")
+            entry = file.get_slice(prefix + name)
+            if tuple(entry.get_shape()) != shape or entry.get_dtype() != "F32":
+                raise PolyakError(
+                    f"{path}: {prefix + name} is {entry.get_dtype()} "
+                    f"{tuple(entry.get_shape())}, not F32 {shape}"
+                )
+            weights[name] = file.get_tensor(prefix + name)
     for name, array in weights.items():
         if not np.isfinite(array).all():
             raise PolyakError(f"{path}: {prefix + name} holds numbers that are not finite")

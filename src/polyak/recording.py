@@ -179,6 +179,7 @@ class FilmedEnvironment(Environment):
         interval: steps of this environment between films.
         frame_skip: every `frame_skip`-th state is shown.
         most_frames: where a film is cut; an episode may never end.
+        begun: steps of this environment that an earlier process took and perhaps filmed.
     """
 
     def __init__(
@@ -189,12 +190,14 @@ class FilmedEnvironment(Environment):
         *,
         frame_skip: int = 8,
         most_frames: int = 250,
+        begun: int = 0,
     ) -> None:
         super().__init__(env_id, render_mode="rgb_array", width=320, height=320)
         self._folder = folder
         self._suffix = ".mp4" if importlib.util.find_spec("imageio_ffmpeg") else ".gif"
         self._interval, self._frame_skip, self._most = interval, frame_skip, most_frames
-        self._steps, self._next = 0, 0
+        self._steps = begun
+        self._next = (begun // interval + 1) * interval if begun else 0
         self._film: VideoWriter | None = None
         self._ready = False
 

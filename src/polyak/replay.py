@@ -16,6 +16,8 @@ of 2.86 GB for a million rows) and is exact at terminations, time limits and pas
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from polyak import memory
@@ -45,6 +47,9 @@ class Replay:
         self.num_envs = num_envs
         self.capacity = rows * num_envs
         self.size = 0
+        self.rows = 0
+        """Rows stored so far, also those that the ring has overwritten since; numbers of rows in
+        what follows count from the first of these."""
         # Slot = row * N + environment, so the slot after `s` in its own environment is s + N. One
         # row more than the capacity: the newest observation has no action yet.
         self._slots = self.capacity + num_envs
@@ -95,6 +100,7 @@ class Replay:
             self._last[row.start + env] = self._keep_aside(next_obs[env]) + 1
         self._obs[following_row] = following
         self.size = min(self.size + n, self.capacity)
+        self.rows += 1
 
     def sample(self, generator: np.random.Generator, batch_size: int) -> Batch:
         """Draws transitions uniformly with replacement, in time independent of the capacity.
@@ -117,6 +123,105 @@ class Replay:
             next_obs=next_obs,
             terminated=self._terminated[slot].astype(np.float32),
         )
+
+    @property
+    def oldest(self) -> int:
+        """Number of the oldest row that is still there."""
+        return self.rows - self.size // self.num_envs
+
+    @property
+    def newest(self) -> np.ndarray:
+        """(N, O) what is acted on next, which has no action yet; not a copy."""
+        return self._obs[self._newest : self._newest + self.num_envs]
+
+    def rows_of(self, size: int) -> int:
+        """How many rows have some `size` bytes: at most a twentieth of a buffer of any length."""
+        each = bytes_needed(self.num_envs, self._obs.shape[1], self._action.shape[1])
+        twentieth = self.capacity // self.num_envs // 20
+        return max(min(size // each, max(twentieth, 1000)), 1)
+
+    def read(self, begin: int, end: int) -> dict[str, np.ndarray]:
+        """Copies of rows `begin` to `end` - 1, for `restore`.
+
+        Returns obs (R N, O), action (R N, A), reward and terminated (R N,), and of the transitions
+        that ended an episode: `ended` (K,), where they are among these, and `last` (K, O).
+        """
+        slot = self._slots_of(begin, end)
+        ended = np.flatnonzero(self._last[slot])
+        return {
+            "obs": self._obs[slot],
+            "action": self._action[slot],
+            "reward": self._reward[slot],
+            "terminated": self._terminated[slot],
+            "ended": ended,
+            "last": self._aside[self._last[slot[ended]] - 1],
+        }
+
+    def restore(
+        self, rows: int, obs: np.ndarray, parts: Iterable[tuple[int, dict[str, np.ndarray]]]
+    ) -> None:
+        """Fills an empty buffer with what another one held; it then samples the same.
+
+        Args:
+            rows: how many the other had stored.
+            obs: (N, O) what is acted on next.
+            parts: number of the first row, and what `read` gave. Those that the ring has no place
+                for are left out.
+
+        Raises:
+            ValueError: an array has not the type or shape that it should have, or a row is missing.
+        """
+        n, kept = self.num_envs, min(rows, self.capacity // self.num_envs)
+        expected = rows - kept
+        for begin, arrays in parts:
+            count = len(arrays["reward"]) // n
+            if begin > expected:
+                raise ValueError(f"rows from {expected} to {begin} are missing")
+            skip = min(max(expected - begin, 0), count)
+            slot = self._slots_of(begin + skip, begin + count)
+            for name in ("obs", "action", "reward", "terminated"):
+                own, part = getattr(self, "_" + name), arrays[name][skip * n :]
+                if part.dtype != own.dtype or part.shape != (len(slot), *own.shape[1:]):
+                    raise ValueError(f"{name} is {part.dtype} {part.shape}")
+                own[slot] = part
+            for ended, last in zip(arrays["ended"], arrays["last"], strict=True):
+                if not 0 <= ended < count * n or last.shape != self._aside.shape[1:]:
+                    raise ValueError(f"last observation {last.shape} of transition {ended}")
+                if ended >= skip * n:
+                    self._last[slot[ended - skip * n]] = self._keep_aside(last) + 1
+            expected = max(expected, begin + count)
+        if expected != rows:
+            raise ValueError(f"rows from {expected} to {rows} are missing")
+        self.rows, self.size = rows, kept * n
+        self._newest = rows * n % self._slots
+        self._obs[self._newest : self._newest + n] = obs
+
+    def episode(self, env: int, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """The running episode of an environment, which took `length` steps so far.
+
+        Returns obs (length + 1, O), action (length, A) and reward (length,), or None if the ring
+        has overwritten its beginning.
+        """
+        if length > self.rows - self.oldest:
+            return None
+        slot = self._slots_of(self.rows - length, self.rows + 1)[env :: self.num_envs]
+        return self._obs[slot], self._action[slot[:-1]], self._reward[slot[:-1]]
+
+    def cut(self, env: int, obs: np.ndarray) -> None:
+        """Ends the running episode of an environment as a time limit would; `obs` begins the next.
+
+        Nothing happens to an episode that has not begun.
+        """
+        newest = self._newest + env
+        before = (newest - self.num_envs) % self._slots
+        if self.rows and not self._last[before]:
+            self._last[before] = self._keep_aside(self._obs[newest]) + 1
+        self._obs[newest] = obs
+
+    def _slots_of(self, begin: int, end: int) -> np.ndarray:
+        """Where rows `begin` to `end` - 1 lie: slots (R N,), environments side by side."""
+        first = np.arange(begin, end) * self.num_envs
+        return ((first[:, None] + np.arange(self.num_envs)) % self._slots).ravel()
 
     @property
     def nbytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 import functools
 import json
 import os
@@ -11,7 +12,9 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +22,9 @@ from typing import Any
 
 from polyak.errors import PolyakError
 from polyak.settings import Setup
+
+LARGEST_JSON = 64 << 20
+"""Bytes beyond which a JSON file is none of ours."""
 
 LIBRARIES = ("polyak", "numpy", "gymnasium", "mujoco", "torch", "jax", "jaxlib", "optax")
 
@@ -35,6 +41,7 @@ class Run:
     status.json     running | finished | failed | interrupted, step, last error
     metrics.jsonl   one JSON object a line
     events.out...   the same for TensorBoard
+    checkpoint/     what going on after an interruption needs
     final/  best/   saved agents
     """
 
@@ -144,6 +151,53 @@ def create(setup: Setup, device: str) -> Run:
     return run
 
 
+@contextmanager
+def writing(run: Run) -> Iterator[None]:
+    """Holds a run for this process: one folder, one writer.
+
+    Raises:
+        PolyakError: another process (or another run of this one) holds it, or it cannot be written.
+    """
+    path = run.path / "metrics.jsonl"  # which, unlike its neighbours, is never replaced
+    try:
+        file = path.open("ab")
+    except OSError as error:
+        raise PolyakError(f"cannot write {path}: {error.strerror}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise PolyakError(f"{run.path} is being written by another process") from error
+        except OSError as error:  # a file system without locks
+            warnings.warn(
+                f"{run.path} cannot be locked ({error.strerror}): start no other process on it",
+                stacklevel=3,
+            )
+        yield
+
+
+def reopen(run: Run, setup: Setup, device: str, step: int) -> None:
+    """Brings the configuration of a run that goes on up to date, and adds where it does.
+
+    Args:
+        run: the run.
+        setup: its set-up from here on.
+        device: what it will run on, in words.
+        step: where it goes on.
+
+    Raises:
+        PolyakError: the folder cannot be written.
+    """
+    before = run.config.get("context", {})
+    here = context() | {"device": device, "step": step}
+    resumed = {"resumed": [*before.get("resumed", []), here]}
+    try:
+        write_json(run.path / "config.json", setup.asdict() | {"context": before | resumed})
+        run.write_status("running", step)
+    except OSError as error:
+        raise PolyakError(f"cannot write the run folder {run.path}: {error.strerror}") from error
+
+
 def context() -> dict[str, Any]:
     """Where a run happens: versions, command line, git commit, machine."""
     return {
@@ -176,6 +230,8 @@ def read_json(path: Path) -> dict[str, Any]:
         PolyakError: no such file, or not a JSON object.
     """
     try:
+        if (size := path.stat().st_size) > LARGEST_JSON:
+            raise PolyakError(f"{path} has {size:,} bytes, which is no description of ours")
         value = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise PolyakError(f"cannot read {path}: {error.strerror}") from error

@@ -45,6 +45,12 @@ class Settings:
     save_model: bool = setting(
         False, "evaluate the final agent over 10 more episodes and keep that"
     )
+    checkpoint_interval: int = setting(
+        10_000, "environment steps between checkpoints; 0 = only when stopped and at the end"
+    )
+    keep_checkpoint: bool = setting(
+        True, "keep the last checkpoint of a finished run, to train it longer later"
+    )
     save_path: str = setting("", "also save the final agent in this folder")
     runs_dir: str = setting("runs", "folder that holds the run folders")
 
@@ -84,6 +90,14 @@ def setup(name: str, options: Mapping[str, Any]) -> Setup:
     Raises:
         PolyakError: an unknown name (the nearest is named), a wrong type, a value out of range.
     """
+    return _assemble(explicit(name, options))
+
+
+def explicit(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked for, by field name and in each field's type, without what is left to defaults.
+
+    Takes and raises what `setup` does.
+    """
     algorithm, backend = algorithms.parse(name)
     chosen = dict(options)
     preset = chosen.pop("preset", None)
@@ -94,8 +108,24 @@ def setup(name: str, options: Mapping[str, Any]) -> Setup:
     merged["algorithm"] = algorithm
     if "alpha" in chosen and algorithm == "sac" and merged.get("autotune", True):
         raise PolyakError("--alpha fixes the entropy coefficient: add --no-autotune")
+    return checked_types(algorithm, merged, fields(algorithm))
 
-    merged = checked_types(algorithm, merged, fields(algorithm))
+
+def recorded(values: Mapping[str, Any]) -> Setup:
+    """The set-up that `Setup.asdict` gave, checked as if it were typed in.
+
+    Raises:
+        PolyakError: it is none.
+    """
+    algorithm = values.get("algorithm")
+    if not isinstance(algorithm, str) or algorithm not in CONFIGS:
+        raise PolyakError(f"unknown algorithm {str(algorithm)[:40]!r}")
+    return _assemble(checked_types(algorithm, values, fields(algorithm)))
+
+
+def _assemble(merged: Mapping[str, Any]) -> Setup:
+    """Settings with defaults for the rest, checked together."""
+    algorithm = merged["algorithm"]
     own = {field.name for field in dataclasses.fields(Settings)}
     settings = Settings(**{k: v for k, v in merged.items() if k in own})
     if not settings.exp_name:
@@ -209,7 +239,13 @@ def _check(settings: Settings, config: Config) -> None:
         need(values[key] <= LARGEST, key, f"at most {LARGEST}")
     for key in ("policy_frequency", "target_network_frequency", "log_interval"):
         need(values.get(key, 1) >= 1, key, "at least 1")
-    for key in ("seed", "learning_starts", "eval_interval", "eval_episodes"):
+    for key in (
+        "seed",
+        "learning_starts",
+        "eval_interval",
+        "eval_episodes",
+        "checkpoint_interval",
+    ):
         need(values[key] >= 0, key, "0 or more")
     for key in ("exploration_noise", "policy_noise", "noise_clip", "alpha"):
         need(values.get(key, 0) >= 0, key, "0 or more")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
+import os
+import socket
+import struct
 import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.record_writer import masked_crc32c
 from tqdm import tqdm
 
 from polyak.environments import Episode
@@ -33,17 +38,31 @@ class Tracker:
         run: the folder to write to.
         total: environment steps that the run will take.
         progress: whether to show a progress bar on standard error.
+        saved: what `snapshot` gave, of a run that goes on there: later rows are cut off, and the
+            pause does not count.
+
+    Raises:
+        PolyakError: the file cannot be written, or has lost rows since the snapshot.
     """
 
-    def __init__(self, run: Run, total: int, *, progress: bool) -> None:
-        self._file: TextIO = (run.path / "metrics.jsonl").open("a", encoding="utf-8")
-        self._board = _Board(run)
-        self._began = time.perf_counter()
-        self._speed = Speed()
+    def __init__(
+        self, run: Run, total: int, *, progress: bool, saved: Mapping[str, Any] | None = None
+    ) -> None:
+        saved = saved or {}
+        path, keep = run.path / "metrics.jsonl", saved.get("rows", 0)
+        if keep and path.stat().st_size < keep:
+            raise PolyakError(f"{path} has lost rows since the checkpoint was written")
+        self._file: TextIO = path.open("a", encoding="utf-8")
+        if path.is_file():  # and no device
+            self._file.truncate(keep)
+        self._board = _Board(run, saved.get("events", 0))
+        self._began = time.perf_counter() - saved.get("time", 0.0)
+        self._speed = Speed(saved.get("speed"))
         self._seen: dict[str, str] = {}
         # Without a terminal a bar is a line in a log: two a minute are enough.
         self._bar = tqdm(
             total=total,
+            initial=saved.get("step", 0),
             unit="step",
             disable=not progress,
             file=_Screen(),
@@ -73,11 +92,7 @@ class Tracker:
         Raises:
             PolyakError: one is not (the networks diverged), or the disk is full.
         """
-        for name, value in values.items():
-            if not math.isfinite(value):
-                raise PolyakError(
-                    f"{name} is {value} at step {step}: training diverged; lower --learning-rate"
-                )
+        check_finite(step, values)
         row: dict[str, Any] = {"step": step, "time": round(time.perf_counter() - self._began, 3)}
         try:
             self._file.write(json.dumps(row | dict(values), allow_nan=False) + "\n")
@@ -85,6 +100,23 @@ class Tracker:
         except OSError as error:
             raise PolyakError(f"cannot write {self._file.name}: {error.strerror}") from error
         self._board.write(step, values)
+
+    def snapshot(self, step: int) -> dict[str, Any]:
+        """Where the record stands, for `saved`; what was written so far survives a power cut.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._file.flush()
+        if Path(self._file.name).is_file():
+            os.fsync(self._file.fileno())
+        return {
+            "step": step,
+            "time": time.perf_counter() - self._began,
+            "rows": os.fstat(self._file.fileno()).st_size,
+            "events": self._board.flush(),
+            "speed": self._speed.snapshot(),
+        }
 
     def advance(self, steps: int) -> None:
         """Moves the progress bar."""
@@ -134,6 +166,19 @@ class Tracker:
         )
 
 
+def check_finite(step: int, values: Mapping[str, float]) -> None:
+    """Refuses a metric that is not finite.
+
+    Raises:
+        PolyakError: the networks diverged.
+    """
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise PolyakError(
+                f"{name} is {value} at step {step}: training diverged; lower --learning-rate"
+            )
+
+
 def say(text: str) -> None:
     """A line on standard error, or nowhere if that cannot be written."""
     print(text, file=_Screen())
@@ -164,11 +209,14 @@ class _Board:
     FLUSH = 10.0
     """Seconds after which a viewer sees a new event."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, keep: int | None) -> None:
+        """Goes on after the first `keep` bytes; None where an earlier process gave up."""
         self._writer: EventsWriter | None = None
         self._flushed = time.perf_counter()
+        if keep is None:
+            return
         try:
-            self._writer = EventsWriter(str(run.path / "events"))
+            self._writer = EventsWriter(run.path, keep)
         except OSError as error:
             self._give_up(error)
 
@@ -185,6 +233,15 @@ class _Board:
         except OSError as error:
             self._give_up(error)
 
+    def flush(self) -> int | None:
+        """The length of the file, all of it on disk; None after giving up."""
+        if self._writer is not None:
+            try:
+                return self._writer.flush()
+            except OSError as error:
+                self._give_up(error)
+        return None
+
     def close(self) -> None:
         if self._writer is not None:
             try:
@@ -197,6 +254,43 @@ class _Board:
         warnings.warn(f"no more TensorBoard events: {error.strerror}", stacklevel=2)
 
 
+class EventsWriter:
+    """TensorBoard's file, opened for writing or, unlike tensorboardX's own, for going on.
+
+    Each record is its length (8 bytes), a checksum of that, the event, a checksum of the event.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
+        path = next(iter(sorted(folder.glob("events.out.tfevents.*"))), folder / name)
+        self._file = path.open("ab")
+        if self._size() < keep:
+            raise OSError(errno.ENODATA, "the file has lost some")
+        self._file.truncate(keep)
+        if not keep:
+            self.write_event(Event(wall_time=time.time(), file_version="brain.Event:2"))
+
+    def write_event(self, event: Event) -> None:
+        """Adds an event."""
+        data = event.SerializeToString()
+        length = struct.pack("<Q", len(data))
+        for part in (length, data):
+            self._file.write(part + struct.pack("<I", masked_crc32c(part)))
+
+    def flush(self) -> int:
+        """Puts everything on disk; returns the length of the file."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._size()
+
+    def _size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
 class Speed:
     """Environment steps per second of the loop itself: evaluation is not counted.
 
@@ -204,11 +298,17 @@ class Speed:
     learning started; it begins one row late, so that no compilation and no random warm-up is in it.
     """
 
-    def __init__(self) -> None:
-        self._clock = 0.0  # seconds in the loop until the last pause
+    def __init__(self, saved: Mapping[str, Any] | None = None) -> None:
+        saved = saved or {"clock": 0.0, "last": None, "learning": None}
+        self._clock: float = saved["clock"]  # seconds in the loop until the last pause
         self._since = time.perf_counter()
-        self._last: tuple[int, float] | None = None
-        self._learning: tuple[int, float] | None = None
+        self._last: Sequence[float] | None = saved["last"]  # step, clock
+        self._learning: Sequence[float] | None = saved["learning"]
+
+    def snapshot(self) -> dict[str, Any]:
+        """The clock now and the rows it is compared with, for `saved`."""
+        clock = self._clock + time.perf_counter() - self._since
+        return {"clock": clock, "last": self._last, "learning": self._learning}
 
     def pause(self) -> None:
         """Stops the clock."""
@@ -232,5 +332,5 @@ class Speed:
         return values
 
 
-def _rate(begin: tuple[int, float], end: tuple[int, float]) -> float:
+def _rate(begin: Sequence[float], end: Sequence[float]) -> float:
     return (end[0] - begin[0]) / max(end[1] - begin[1], 1e-9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import warnings
 from collections.abc import Callable
@@ -11,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from polyak import algorithms, environments, models, runs
+from polyak import algorithms, environments, models, runs, stopping
+from polyak.algorithms.initial import Weights
 from polyak.algorithms.interface import Algorithm, Backend, Metrics
+from polyak.checkpoint import Checkpoints, Folder
 from polyak.environments import (
     EVALUATION,
     FINAL,
@@ -21,10 +24,12 @@ from polyak.environments import (
     Environments,
     seeds_for,
 )
+from polyak.errors import PolyakError
 from polyak.evaluation import Evaluation, Policy, evaluate
 from polyak.replay import Replay, check_memory
+from polyak.resume import choose
 from polyak.runs import Run
-from polyak.settings import Settings, Setup, setup
+from polyak.settings import Settings, Setup
 from polyak.tracking import Tracker, say
 
 FILMS = 10
@@ -37,11 +42,26 @@ Review = Callable[[int, Any], None]
 """Called with the step and the state whenever an evaluation is due."""
 
 
-def train(algorithm: str, *, progress: bool = False, **options: Any) -> Run:
+def train(
+    algorithm: str | None = None,
+    *,
+    resume: str | Path = "",
+    trust_env: bool = False,
+    progress: bool = False,
+    **options: Any,
+) -> Run:
     """Trains an agent; returns its run folder.
+
+    The first SIGINT, SIGTERM, SIGHUP or SIGUSR1 saves the run and raises KeyboardInterrupt; a
+    second one does not wait for that.
 
     Args:
         algorithm: `ddpg`, `td3`, `sac`, or an experiment's name such as `ddpg_continuous_action`.
+            May be left out where `resume` is a run folder.
+        resume: a run folder, to go on with that run as if it had never stopped; or `auto`: the
+            newest unfinished run of this very configuration, else a new one. A finished run is
+            returned as it is, unless `total_timesteps` is raised.
+        trust_env: allow a run folder to name a module of yours that registers its environment.
         progress: say on standard error what was chosen, and show a progress bar.
         options: any setting by its name, for example `env_id="InvertedPendulum-v5"`,
             `learning_starts=1_000`, or `preset="inverted-pendulum"`.
@@ -50,48 +70,98 @@ def train(algorithm: str, *, progress: bool = False, **options: Any) -> Run:
         PolyakError: something that the caller can put right; the message says what. Nothing is left
             on disk if training did not begin.
     """
-    chosen = setup(algorithm, options)
+    chosen, run = choose(algorithm, str(resume), options, trust_env=trust_env)
+    goal = chosen.settings.total_timesteps
+    if run and run.status["state"] == "finished" and run.status["step"] >= goal:
+        say(f"{run.path} is finished: raise --total-timesteps to train it longer")
+        return run
+    with stopping.on_signals():
+        return _train(chosen, run, progress=progress)
+
+
+def _train(chosen: Setup, run: Run | None, *, progress: bool) -> Run:
+    """Trains one run from the start or, where it has a folder, from its last checkpoint."""
     settings, config = chosen.settings, chosen.config
     module = algorithms.load(settings.algorithm, settings.backend)
     backend = algorithms.load_backend(settings.backend)
     device, which_device = backend.prepare(
         settings.device, settings.torch_deterministic, settings.threads
     )
-    random.seed(settings.seed)  # no part of Polyak draws from these two, but an environment may
-    np.random.seed(settings.seed % 2**32)
+    _seed_others(settings.seed)
     with ExitStack() as stack:
         judged = stack.enter_context(closing(Environment(settings.env_id)))
         if line := environments.caution(settings.env_id):
-            warnings.warn(line, stacklevel=2)
+            warnings.warn(line, stacklevel=3)
         if settings.save_path:
             models.check_writable(Path(settings.save_path))
         n = settings.num_envs
         total = -(-settings.total_timesteps // n) * n  # whole rounds, rounded up
         replay_size = min(config.buffer_size, total)
         memory = check_memory(replay_size, judged.spec.obs_dim, judged.spec.action_dim)
-        run = runs.create(chosen, which_device)
+        run, folder = _open(chosen, run, which_device, stack)
+        begun, saved = 0, folder.saved
+        if saved:
+            begun = saved.step
+            _seed_others(settings.seed + begun)
         envs = None
         try:
             if progress:
                 rounded = f"; {total} steps, a multiple of {n} environments"
                 whole = total == settings.total_timesteps
-                say(f"{which_device}; {memory}{'' if whole else rounded}\nrun: {run.path}")
-            envs = stack.enter_context(closing(_environments(settings, run)))
-            tracker = stack.enter_context(Tracker(run, total, progress=progress))
+                goes_on = f", goes on at step {begun}" if begun else ""
+                say(f"{which_device}; {memory}{'' if whole else rounded}\nrun: {run.path}{goes_on}")
+            envs = stack.enter_context(closing(_environments(settings, run, begun)))
+            record = saved.content["tracker"] if saved else None
+            tracker = stack.enter_context(Tracker(run, total, progress=progress, saved=record))
             replay = Replay(replay_size, n, judged.spec.obs_dim, judged.spec.action_dim)
             review = _Review(chosen, module, backend, judged, run, tracker)
-            state = loop(chosen, module, device, envs, replay, tracker, review)
+            checkpoints = Checkpoints(
+                folder,
+                settings.checkpoint_interval,
+                total,
+                run=run,
+                backend=backend,
+                envs=envs,
+                replay=replay,
+                tracker=tracker,
+                review=review,
+            )
+            state = loop(chosen, module, device, envs, replay, tracker, review, checkpoints)
             review.final(total, state)
         except BaseException as error:
-            steps = envs.steps if envs else 0
-            if isinstance(error, KeyboardInterrupt):
-                run.write_status("interrupted", steps)
-            else:
-                reason = " ".join(f"{type(error).__name__}: {error}".split())
-                run.write_status("failed", steps, reason)
+            steps = envs.steps if envs else begun
+            with contextlib.suppress(OSError):  # the disk is full, which may be the very reason
+                if isinstance(error, KeyboardInterrupt):
+                    run.write_status("interrupted", steps)
+                else:
+                    reason = " ".join(f"{type(error).__name__}: {error}".split())
+                    run.write_status("failed", steps, reason)
             raise
         run.write_status("finished", total)
+        if not settings.keep_checkpoint:
+            folder.clear()
     return run
+
+
+def _open(chosen: Setup, run: Run | None, device: str, stack: ExitStack) -> tuple[Run, Folder]:
+    """The run's folder, new or held by nobody else until `stack` closes, and its checkpoints'."""
+    if run is None:
+        run = runs.create(chosen, device)
+        stack.enter_context(runs.writing(run))
+        return run, Folder(run.path / "checkpoint")
+    stack.enter_context(runs.writing(run))
+    folder = Folder(run.path / "checkpoint")
+    saved = folder.find()
+    if saved is None and run.status["state"] == "finished":
+        raise PolyakError(f"{run.path} is finished and kept no checkpoint: it cannot go on")
+    runs.reopen(run, chosen, device, saved.step if saved else 0)
+    return run, folder
+
+
+def _seed_others(seed: int) -> None:
+    """Seeds the global generators: no part of Polyak draws from them, but an environment may."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
 
 
 def loop(
@@ -102,6 +172,7 @@ def loop(
     replay: Replay,
     tracker: Tracker,
     review: Review,
+    checkpoints: Checkpoints,
 ) -> Any:
     """Steps the environments, stores what they answer, and learns; returns what was learned.
 
@@ -114,9 +185,14 @@ def loop(
     state = algorithm.init(config, envs.spec.obs_dim, a, generator, device)
     noises = (config.noises_per_update, config.batch_size, a)
     metrics: Metrics = {}
-    obs = envs.reset()
-    review(0, state)
-    for step in range(n, settings.total_timesteps + n, n):  # steps taken when this round ends
+    if saved := checkpoints.saved:
+        begun, state, obs, metrics = checkpoints.restore(saved, state, generator)
+    else:
+        begun, obs = 0, envs.reset()
+        review(0, state)
+    for step in range(
+        begun + n, settings.total_timesteps + n, n
+    ):  # steps taken when this round ends
         if step - n < config.learning_starts:
             action = generator.uniform(-1.0, 1.0, (n, a)).astype(np.float32)
         else:
@@ -147,17 +223,19 @@ def loop(
             metrics = {}
         if settings.eval_interval and step % settings.eval_interval < n:
             review(step, state)
+        checkpoints(step, state, generator, metrics)
     return state
 
 
-def _environments(settings: Settings, run: Run) -> Environments:
+def _environments(settings: Settings, run: Run, begun: int) -> Environments:
     seeds = seeds_for(settings.seed, TRAINING, settings.num_envs)
     if not settings.capture_video:
         return Environments(settings.env_id, seeds)
     from polyak.recording import FilmedEnvironment  # loads image libraries that others do not need
 
     interval = max(settings.total_timesteps // settings.num_envs // FILMS, 1)
-    filmed = FilmedEnvironment(settings.env_id, run.path / "videos", interval)
+    own = begun // settings.num_envs
+    filmed = FilmedEnvironment(settings.env_id, run.path / "videos", interval, begun=own)
     return Environments(settings.env_id, seeds, first=filmed)
 
 
@@ -182,7 +260,7 @@ class _Review:
         episodes = settings.eval_episodes if settings.eval_interval else 0
         # The same first states at every evaluation, so that a curve shows the agent, not the draw.
         self._seeds = seeds_for(settings.seed, EVALUATION, episodes)
-        self._best: Evaluation | None = None
+        self._best: tuple[int, Evaluation, Weights] | None = None
         self._latest: tuple[int, Evaluation | None] = (-1, None)
 
     def __call__(self, step: int, state: Any) -> None:
@@ -193,11 +271,25 @@ class _Review:
         result = evaluate(self._policy(state), self._env, self._seeds)
         self._tracker.evaluation(step, result)
         self._run.write_status("running", step)
-        if self._best is None or result.mean > self._best.mean:
-            self._best = result
-            self._save(self._run.path / "best", step, state, {"evaluation": result})
+        if self._best is None or result.mean > self._best[1].mean:
+            self._best = (step, result, self._backend.export(state))
+            self._save_best()
         self._latest = (step, result)
         self._tracker.resume()
+
+    def snapshot(self) -> tuple[dict[str, Any], Weights]:
+        """What was found so far, plain enough for JSON, and the best agent's weights."""
+        step, best, weights = self._best or (-1, None, {})
+        latest = (self._latest[0], self._latest[1])
+        return {"best": (step, best), "latest": latest}, weights
+
+    def restore(self, results: dict[str, Any], weights: Weights) -> None:
+        """Goes on where `snapshot` was taken; the best agent of then is put back into its place."""
+        (step, best), (latest, result) = results["best"], results["latest"]
+        self._latest = (int(latest), Evaluation(*result) if result else None)
+        if best:
+            self._best = (int(step), Evaluation(*best), weights)
+            self._save_best()
 
     def final(self, step: int, state: Any) -> None:
         """Keeps the final agent with its evaluation, after one if the last is not of this step."""
@@ -215,15 +307,22 @@ class _Review:
                 "eval/final_return_exploring": results["exploring"].mean,
             }
             self._tracker.write(step, values)
-        self._save(self._run.path / "final", step, state, results)
+        weights = self._backend.export(state)
+        self._save(self._run.path / "final", step, weights, results)
         if settings.save_path:
-            self._save(Path(settings.save_path), step, state, results)
+            self._save(Path(settings.save_path), step, weights, results)
 
     def _policy(self, state: Any, generator: np.random.Generator | None = None) -> Policy:
         return models.policy(
             self._algorithm, self._setup.config, state.actor, self._env.spec.action_dim, generator
         )
 
-    def _save(self, path: Path, step: int, state: Any, results: dict[str, Evaluation]) -> None:
-        weights = self._backend.export(state)
+    def _save_best(self) -> None:
+        if self._best is not None:
+            step, result, weights = self._best
+            self._save(self._run.path / "best", step, weights, {"evaluation": result})
+
+    def _save(
+        self, path: Path, step: int, weights: Weights, results: dict[str, Evaluation]
+    ) -> None:
         models.save(path, weights, self._setup, self._env.spec, step, results)

@@ -78,7 +78,7 @@ class MLP(nn.ModuleList):
 
     def weights(self) -> Weights:
         """A copy of the parameters as NumPy arrays."""
-        return {name: p.detach().cpu().numpy().copy() for name, p in self.named_parameters()}
+        return _copies(dict(self.named_parameters()))
 
 
 class Scalar(nn.Module):
@@ -94,15 +94,21 @@ class Scalar(nn.Module):
         return self.value
 
 
+MOMENTS = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
+"""Adam's moments by the names that all backends share; PyTorch's own."""
+
+
 class Adam:
     """Adam (Kingma & Ba 2015, epsilon 1e-8) on all parameters of a network."""
 
     def __init__(self, network: MLP | Scalar, learning_rate: float) -> None:
         self._parameters = list(network.parameters())
+        self._named = dict(network.named_parameters())
         # The optimiser sees one long parameter; its gradient is the network's, side by side.
         flat = nn.Parameter(network.flat)
         flat.grad = torch.zeros_like(network.flat)
-        self._gradients = _views(flat.grad, dict(network.named_parameters()))
+        self._flat = flat
+        self._gradients = _views(flat.grad, self._named)
         self._adam = torch.optim.Adam([flat], lr=learning_rate, fused=True)
 
     def minimize(self, loss: Tensor) -> None:
@@ -114,6 +120,26 @@ class Adam:
         gradients = torch.autograd.grad(loss.sum(), self._parameters)
         torch._foreach_copy_(self._gradients, gradients)
         self._adam.step()
+
+    def snapshot(self) -> Weights:
+        """Steps taken, and both moments for each of the network's parameters."""
+        memory = self._adam.state[self._flat]  # empty before the first step
+        arrays: Weights = {"steps": np.array(int(memory.get("step", 0)), np.int64)}
+        for moment, key in MOMENTS.items():
+            flat = memory.get(key, torch.zeros_like(self._flat))
+            views = dict(zip(self._named, _views(flat, self._named), strict=True))
+            arrays |= {f"{moment}.{name}": array for name, array in _copies(views).items()}
+        return arrays
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Goes on where `snapshot` was taken."""
+        # A fused Adam counts on the device, in float32.
+        count = torch.tensor(float(arrays["steps"]), device=self._flat.device)
+        memory: dict[str, Tensor] = {"step": count}
+        for moment, key in MOMENTS.items():
+            parts = [torch.from_numpy(arrays[f"{moment}.{name}"]).ravel() for name in self._named]
+            memory[key] = torch.cat(parts).to(self._flat.device)
+        self._adam.state[self._flat] = memory
 
 
 def polyak_average(target: MLP, network: MLP, tau: float) -> None:
@@ -166,6 +192,42 @@ def export(state: Any) -> Weights:
         for network in ("actor", "critic")
         for name, array in getattr(state, network).weights().items()
     }
+
+
+def snapshot(state: Any) -> Weights:
+    """NumPy copies of everything that learns; see `Backend.snapshot` for the names."""
+    arrays: Weights = {"updates": np.array(state.updates, np.int64)}
+    for field, part in vars(state).items():
+        if isinstance(part, MLP | Scalar):
+            copies = _copies(dict(part.named_parameters()))
+        elif isinstance(part, Adam):
+            copies = part.snapshot()
+        else:
+            continue
+        arrays |= {f"{field}.{name}": array for name, array in copies.items()}
+    return arrays
+
+
+def restore(state: Any, arrays: Weights) -> Any:
+    """Puts a snapshot into a fresh state, in place; returns the state."""
+    for field, part in vars(state).items():
+        own = {
+            name.removeprefix(f"{field}."): array
+            for name, array in arrays.items()
+            if name.startswith(f"{field}.")
+        }
+        if isinstance(part, MLP | Scalar):
+            with torch.no_grad():
+                for name, parameter in part.named_parameters():
+                    parameter.copy_(torch.from_numpy(own[name]))
+        elif isinstance(part, Adam):
+            part.restore(own)
+    state.updates = int(arrays["updates"])
+    return state
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> Weights:
+    return {name: t.detach().cpu().numpy().copy() for name, t in tensors.items()}
 
 
 def _keep_freed_memory() -> None:

@@ -77,3 +77,18 @@ class Backend(Protocol):
 
     def export(self, state: Any) -> Weights:
         """Actor's and critics' weights as NumPy arrays: `actor.0.weight`, `critic.0.bias`, ..."""
+
+    def snapshot(self, state: Any) -> Weights:
+        """NumPy copies of everything that learns, under names that all backends share.
+
+        `{network}.{parameter}` for every network (`target_critic.2.bias`, `log_alpha.value`), for
+        every optimiser `{name}_optimizer.first_moment.{parameter}`, `.second_moment.{parameter}`
+        and `.steps`, and `updates`; the last two are int64 of shape ().
+        """
+
+    def restore(self, state: Any, arrays: Weights) -> State:
+        """A state that goes on where `snapshot` was taken.
+
+        `state` is fresh from `init` with the same configuration; `arrays` have the names, shapes
+        and types of its own snapshot.
+        """
