@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from polyak.models import Agent, load
     from polyak.models import evaluate_saved as evaluate
     from polyak.runs import Run
-    from polyak.training import train
+    from polyak.training import train, train_seeds
 
 _HOMES = {
     "PolyakError": "polyak.errors:PolyakError",
@@ -28,8 +28,9 @@ _HOMES = {
     "load": "polyak.models:load",
     "Run": "polyak.runs:Run",
     "train": "polyak.training:train",
+    "train_seeds": "polyak.training:train_seeds",
 }
-__all__ = ["Agent", "PolyakError", "Run", "evaluate", "load", "train", "__version__"]
+__all__ = ["Agent", "PolyakError", "Run", "evaluate", "load", "train", "train_seeds", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

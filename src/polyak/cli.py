@@ -15,11 +15,14 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TextIO, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, get_args
 
 from polyak import __version__, algorithms
 from polyak.algorithms.configs import CONFIGS
 from polyak.errors import PolyakError
+
+if TYPE_CHECKING:
+    from polyak.runs import Run
 
 TRAIN_USAGE = "polyak train ALGORITHM [--env-id ID] [--preset NAME] [--resume RUN] [flags]"
 
@@ -140,12 +143,42 @@ def _train(arguments: list[str]) -> None:
 
         with VideoWriter(own["record_path"], own.get("record_fps", 20)):
             pass  # refuses now what it would refuse after the training
+    if (num_seeds := own.get("num_seeds")) is not None:
+        _train_seeds(arguments[0], num_seeds, own, given)
+        return
     run = training.train(arguments[0], resume=resume, trust_env=trust, progress=True, **given)
+    _print_run(run)
+    if "record_path" in own:
+        _record(run.path / "final", own | {"trust_env": True})  # which has just been run
+
+
+def _print_run(run: Run) -> None:
     print(f"run={run.path}")
     if (result := run.final_eval_return) is not None:
         print(f"final_eval_return={result:.2f}")
+
+
+def _train_seeds(name: str, num_seeds: int, own: dict[str, Any], given: dict[str, Any]) -> None:
+    """Trains some seeds side by side; prints those that finished, then raises if one did not."""
+    from polyak import training
+    from polyak.runs import Run
+
     if "record_path" in own:
-        _record(run.path / "final", own | {"trust_env": True})  # which has just been run
+        raise PolyakError("--record-path films one agent: leave it out with --num-seeds")
+    resume = own.get("resume", "")
+    outcomes = training.train_seeds(name, num_seeds, resume=resume, progress=True, **given)
+    failed = {}
+    for seed, outcome in outcomes.items():
+        if isinstance(outcome, Run):
+            _print_run(outcome)
+        else:
+            failed[seed] = outcome
+    for error in failed.values():
+        if not isinstance(error, PolyakError):  # stopped, or a fault that deserves its trace
+            raise error
+    if failed:
+        reasons = "; ".join(f"seed {seed}: {error}" for seed, error in failed.items())
+        raise PolyakError(f"{len(failed)} of {num_seeds} seeds failed: {reasons}")
 
 
 def _with_algorithm(arguments: list[str]) -> list[str]:
@@ -164,6 +197,7 @@ def _with_algorithm(arguments: list[str]) -> list[str]:
 
 OWN = (
     "resume",
+    "num_seeds",
     "load_path",
     "skip_train",
     "trust_env",
@@ -194,6 +228,11 @@ def train_parser(name: str) -> argparse.ArgumentParser:
         metavar="RUN|auto",
         help="go on with a run where it stopped; auto: the newest unfinished one of these "
         "settings, else a new one",
+    )
+    parser.add_argument(
+        "--num-seeds",
+        type=_positive,
+        help="train this many seeds side by side in one process, from --seed on",
     )
     parser.add_argument("--learning-rate", type=float, help="step size of all optimisers")
     parser.add_argument(

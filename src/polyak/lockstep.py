@@ -12,25 +12,32 @@ computed for itself: bit for bit as alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from greenlet import getcurrent, greenlet
 
 from polyak.algorithms.initial import Weights
-from polyak.algorithms.interface import Algorithm, Backend, Batch, Metrics
+from polyak.algorithms.interface import Algorithm, Batch, Metrics, StackingBackend
 from polyak.stopping import Stopped
 
 Result = TypeVar("Result")
 
 
-class Request(NamedTuple):
-    """What a run waits for: actions if there is no batch, else an update."""
+class Act(NamedTuple):
+    """A run waits for its actions; see `Algorithm.act`."""
 
     config: Any
-    obs: np.ndarray | None
-    batch: Batch | None
+    obs: np.ndarray
+    noise: np.ndarray
+
+
+class Update(NamedTuple):
+    """A run waits for an update; see `Algorithm.update`."""
+
+    config: Any
+    batch: Batch
     noise: np.ndarray
 
 
@@ -43,7 +50,7 @@ class Lockstep:
         stacked: whether runs at the same update are computed as one.
     """
 
-    def __init__(self, algorithm: Algorithm, backend: Backend, *, stacked: bool) -> None:
+    def __init__(self, algorithm: Algorithm, backend: StackingBackend, *, stacked: bool) -> None:
         self.algorithm, self.backend, self._stacked = algorithm, backend, stacked
         self.hub = getcurrent()
         self.states: dict[int, Any] = {}
@@ -69,7 +76,7 @@ class Lockstep:
         answers: dict[int, Any] = dict(enumerate(range(len(tasks))))  # the first call takes indices
         try:
             while answers:
-                waiting: dict[int, Request] = {}
+                waiting: dict[int, Act | Update] = {}
                 for index, answer in answers.items():
                     request = lanes[index].switch(answer)
                     if not lanes[index].dead:
@@ -95,43 +102,47 @@ class Lockstep:
         self._separate()
         self.states[index] = state
 
-    def _answer(self, waiting: dict[int, Request]) -> dict[int, Any]:
-        if not self._stacked:
-            return {index: self._alone(index, request) for index, request in waiting.items()}
-        requests = list(waiting.values())
-        same_kind = len({request.batch is None for request in requests}) == 1
-        if self._members != list(waiting):
-            self._separate()
-            same_update = len({self.states[index].updates for index in waiting}) == 1
-            if same_kind and same_update and len(waiting) > 1:
-                self._members = list(waiting)
-                self._stack = self.backend.stack([self.states.pop(i) for i in waiting])
-        if not same_kind or not self._members:
-            self._separate()
-            return {index: self._alone(index, request) for index, request in waiting.items()}
-        return dict(zip(waiting, self._together(requests), strict=True))
+    def _answer(self, waiting: dict[int, Act | Update]) -> dict[int, Any]:
+        if self._stacked and self._join(waiting):
+            return dict(zip(waiting, self._together(list(waiting.values())), strict=True))
+        self._separate()
+        return {index: self._alone(index, request) for index, request in waiting.items()}
 
-    def _alone(self, index: int, request: Request) -> Any:
-        config, obs, batch, noise = request
-        if batch is None:
-            return self.algorithm.act(config, self.states[index].actor, obs, noise)
-        state, metrics = self.algorithm.update(config, self.states[index], batch, noise)
-        self.states[index] = state
+    def _join(self, waiting: dict[int, Act | Update]) -> bool:
+        """Stacks the runs that wait, if they are at the same point; else they compute alone."""
+        if len({type(request) for request in waiting.values()}) != 1:
+            return False
+        if self._members != list(waiting):  # at the start, and where a run has ended or failed
+            self._separate()
+            states = [self.states[index] for index in waiting]
+            if len({state.updates for state in states}) != 1:
+                return False
+            self._members, self._stack = list(waiting), self.backend.stack(states)
+        return True
+
+    def _alone(self, index: int, request: Act | Update) -> Any:
+        state = self.states[index]
+        if isinstance(request, Act):
+            return self.algorithm.act(request.config, state.actor, request.obs, request.noise)
+        self.states[index], metrics = self.algorithm.update(
+            request.config, state, request.batch, request.noise
+        )
         return metrics
 
-    def _together(self, requests: list[Request]) -> Sequence[Any]:
+    def _together(self, requests: list[Act | Update]) -> Iterable[Any]:
         config = requests[0].config
-        if requests[0].batch is None:
-            obs = np.stack([request.obs for request in requests])
-            noise = np.stack([request.noise for request in requests])
+        acts = [request for request in requests if isinstance(request, Act)]
+        if acts:
+            obs = np.stack([act.obs for act in acts])  # (L, N, O)
+            noise = np.stack([act.noise for act in acts])
             return self.algorithm.act(config, self._stack.actor, obs, noise)
-        batches = [request.batch for request in requests]
-        batch = Batch(*(np.stack(arrays) for arrays in zip(*batches, strict=True)))
-        noise = np.stack([request.noise for request in requests], axis=1)  # (K, L, B, A)
+        updates = [request for request in requests if isinstance(request, Update)]
+        batch = Batch(*map(np.stack, zip(*(update.batch for update in updates), strict=True)))
+        noise = np.stack([update.noise for update in updates], axis=1)  # (K, L, B, A)
         self._stack, metrics = self.algorithm.update(config, self._stack, batch, noise)
         return [
             {name: Picked(values, lane) for name, values in metrics.items()}
-            for lane in range(len(requests))
+            for lane in range(len(updates))
         ]
 
     def _separate(self) -> None:
@@ -160,14 +171,14 @@ class Lane:
 
     def act(self, config: Any, actor: Lane, obs: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """See `Algorithm.act`."""
-        action: np.ndarray = self._lockstep.hub.switch(Request(config, obs, None, noise))
+        action: np.ndarray = self._lockstep.hub.switch(Act(config, obs, noise))
         return action
 
     def update(
         self, config: Any, state: Lane, batch: Batch, noise: np.ndarray
     ) -> tuple[Lane, Metrics]:
         """See `Algorithm.update`."""
-        return self, self._lockstep.hub.switch(Request(config, None, batch, noise))
+        return self, self._lockstep.hub.switch(Update(config, batch, noise))
 
     def export(self, state: Lane) -> Weights:
         """See `Backend.export`."""

@@ -247,8 +247,8 @@ def bytes_needed(capacity: int, obs_dim: int, action_dim: int) -> int:
     return capacity * (4 * (obs_dim + action_dim + 2) + 1)
 
 
-def check_memory(capacity: int, obs_dim: int, action_dim: int) -> str:
-    """Says what the buffer will take, before hours of training find out.
+def check_memory(capacity: int, obs_dim: int, action_dim: int, buffers: int = 1) -> str:
+    """Says what one of some buffers will take, before hours of training find out.
 
     Returns:
         One line with the size.
@@ -256,12 +256,15 @@ def check_memory(capacity: int, obs_dim: int, action_dim: int) -> str:
     Raises:
         PolyakError: it cannot fit into the memory that is free now.
     """
-    needed, free = bytes_needed(capacity, obs_dim, action_dim), memory.available()
+    needed = buffers * bytes_needed(capacity, obs_dim, action_dim)
+    free = memory.available()
     if needed > 0.9 * free:
-        fits = int(0.9 * free / bytes_needed(1, obs_dim, action_dim))
+        fits = int(0.9 * free / (buffers * bytes_needed(1, obs_dim, action_dim)))
+        times = f"{buffers} times " if buffers > 1 else ""
         raise PolyakError(
-            f"replay of {capacity:,} transitions needs {needed / 1e9:.2f} GB and "
+            f"replay of {times}{capacity:,} transitions needs {needed / 1e9:.2f} GB and "
             f"{free / 1e9:.2f} GB are free: lower --buffer-size (at most {fits})"
         )
+    needed //= buffers
     size = f"{needed / 1e9:.2f} GB" if needed > 1e8 else f"{needed / 1e6:.2f} MB"
     return f"replay: {capacity:,} transitions, {size} when full plus last observations of episodes"

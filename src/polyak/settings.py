@@ -25,7 +25,7 @@ class Settings:
     """A run: the task, how long, on what, and what is kept."""
 
     algorithm: str = setting("ddpg", "the algorithm")
-    backend: str = setting("torch", "library that computes: torch")
+    backend: str = setting("torch", "library that computes: torch or jax")
     exp_name: str = setting("", "name of the experiment; by default the algorithm's")
     env_id: str = setting("Hopper-v5", "a registered Gymnasium id, or module:Env-v0")
     total_timesteps: int = setting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import warnings
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import numpy as np
 
 from polyak import algorithms, environments, models, runs, stopping
 from polyak.algorithms.initial import Weights
-from polyak.algorithms.interface import Algorithm, Backend, Metrics
+from polyak.algorithms.interface import Algorithm, Backend, Metrics, Place
 from polyak.checkpoint import Checkpoints, Folder
 from polyak.environments import (
     EVALUATION,
@@ -27,9 +28,9 @@ from polyak.environments import (
 from polyak.errors import PolyakError
 from polyak.evaluation import Evaluation, Policy, evaluate
 from polyak.replay import Replay, check_memory
-from polyak.resume import choose
+from polyak.resume import AUTO, choose
 from polyak.runs import Run
-from polyak.settings import Settings, Setup
+from polyak.settings import Settings, Setup, setup
 from polyak.tracking import Tracker, say
 
 FILMS = 10
@@ -75,18 +76,88 @@ def train(
     if run and run.status["state"] == "finished" and run.status["step"] >= goal:
         say(f"{run.path} is finished: raise --total-timesteps to train it longer")
         return run
+    module = algorithms.load(chosen.settings.algorithm, chosen.settings.backend)
+    backend = algorithms.load_backend(chosen.settings.backend)
+    place = _prepare(chosen, backend)
     with stopping.on_signals():
-        return _train(chosen, run, progress=progress)
+        return _train(chosen, run, module, backend, place, talk=progress, bar=progress)
 
 
-def _train(chosen: Setup, run: Run | None, *, progress: bool) -> Run:
-    """Trains one run from the start or, where it has a folder, from its last checkpoint."""
+def train_seeds(
+    algorithm: str,
+    num_seeds: int,
+    *,
+    resume: str = "",
+    progress: bool = False,
+    **options: Any,
+) -> dict[int, Run | BaseException]:
+    """Trains the seeds `seed`, `seed` + 1, ... side by side in this process.
+
+    Each run is what `train` makes of its seed, with a folder of its own; see `lockstep`.
+
+    Args:
+        algorithm: see `train`.
+        num_seeds: how many runs.
+        resume: empty, or `auto`: each goes on where it has an unfinished run.
+        progress: see `train`; the bar is the first run's.
+        options: see `train`.
+
+    Returns:
+        By seed its run, or what it failed with: the others are trained to their end.
+
+    Raises:
+        PolyakError: nothing could begin.
+    """
+    from polyak.lockstep import Lane, Lockstep
+
+    if num_seeds < 1:
+        raise PolyakError(f"--num-seeds must be at least 1, not {num_seeds}")
+    if resume not in ("", AUTO):
+        raise PolyakError("--num-seeds goes on with --resume auto, not with one run")
+    if options.get("save_path"):
+        raise PolyakError("--save-path is one agent's: leave it out with --num-seeds")
+    options = options | {"save_path": ""}  # which a preset may have
+    first = setup(algorithm, options)
+    module = algorithms.load(first.settings.algorithm, first.settings.backend)
+    backend = algorithms.load_backend(first.settings.backend)
+    place = _prepare(first, backend)
+    seeds = range(first.settings.seed, first.settings.seed + num_seeds)
+    chosen = {
+        seed: choose(algorithm, resume, options | {"seed": seed}, trust_env=False) for seed in seeds
+    }
+
+    def one(seed: int, lane: Lane) -> Run:
+        bar = progress and seed == seeds[0]
+        return _train(*chosen[seed], lane, lane, place, talk=progress, bar=bar, beside=num_seeds)
+
+    lockstep = Lockstep(module, backend, stacked=place.wide)
+    with stopping.on_signals():
+        outcomes = lockstep.run([functools.partial(one, seed) for seed in seeds])
+    return dict(zip(seeds, outcomes, strict=True))
+
+
+def _prepare(chosen: Setup, backend: Backend) -> Place:
+    settings = chosen.settings
+    return backend.prepare(settings.device, settings.torch_deterministic, settings.threads)
+
+
+def _train(
+    chosen: Setup,
+    run: Run | None,
+    module: Algorithm,
+    backend: Backend,
+    place: Place,
+    *,
+    talk: bool,
+    bar: bool,
+    beside: int = 1,
+) -> Run:
+    """Trains one run from the start or, where it has a folder, from its last checkpoint.
+
+    `talk` and `bar`: whether it says what was chosen, and shows its progress. `beside`: how many
+    runs this process trains.
+    """
     settings, config = chosen.settings, chosen.config
-    module = algorithms.load(settings.algorithm, settings.backend)
-    backend = algorithms.load_backend(settings.backend)
-    device, which_device = backend.prepare(
-        settings.device, settings.torch_deterministic, settings.threads
-    )
     _seed_others(settings.seed)
     with ExitStack() as stack:
         judged = stack.enter_context(closing(Environment(settings.env_id)))
@@ -97,24 +168,24 @@ def _train(chosen: Setup, run: Run | None, *, progress: bool) -> Run:
         n = settings.num_envs
         total = -(-settings.total_timesteps // n) * n  # whole rounds, rounded up
         replay_size = min(config.buffer_size, total)
-        memory = check_memory(replay_size, judged.spec.obs_dim, judged.spec.action_dim)
-        run, folder = _open(chosen, run, which_device, stack)
+        memory = check_memory(replay_size, judged.spec.obs_dim, judged.spec.action_dim, beside)
+        run, folder = _open(chosen, run, place.words, stack)
         begun, saved = 0, folder.saved
         if saved:
             begun = saved.step
             _seed_others(settings.seed + begun)
         envs = None
         try:
-            if progress:
+            if talk:
                 rounded = f"; {total} steps, a multiple of {n} environments"
                 whole = total == settings.total_timesteps
                 goes_on = f", goes on at step {begun}" if begun else ""
-                say(f"{which_device}; {memory}{'' if whole else rounded}\nrun: {run.path}{goes_on}")
+                say(f"{place.words}; {memory}{'' if whole else rounded}\nrun: {run.path}{goes_on}")
             envs = stack.enter_context(closing(_environments(settings, run, begun)))
             record = saved.content["tracker"] if saved else None
-            tracker = stack.enter_context(Tracker(run, total, progress=progress, saved=record))
+            tracker = stack.enter_context(Tracker(run, total, progress=bar, saved=record))
             replay = Replay(replay_size, n, judged.spec.obs_dim, judged.spec.action_dim)
-            review = _Review(chosen, module, backend, judged, run, tracker)
+            review = _Review(chosen, module, backend, place.device, judged, run, tracker)
             checkpoints = Checkpoints(
                 folder,
                 settings.checkpoint_interval,
@@ -126,7 +197,7 @@ def _train(chosen: Setup, run: Run | None, *, progress: bool) -> Run:
                 tracker=tracker,
                 review=review,
             )
-            state = loop(chosen, module, device, envs, replay, tracker, review, checkpoints)
+            state = loop(chosen, module, place.device, envs, replay, tracker, review, checkpoints)
             review.final(total, state)
         except BaseException as error:
             steps = envs.steps if envs else begun
@@ -250,11 +321,13 @@ class _Review:
         setup: Setup,
         algorithm: Algorithm,
         backend: Backend,
+        device: Any,
         env: Environment,
         run: Run,
         tracker: Tracker,
     ) -> None:
-        self._setup, self._algorithm, self._backend = setup, algorithm, backend
+        self._setup, self._algorithm = setup, algorithm
+        self._backend, self._device = backend, device
         self._env, self._run, self._tracker = env, run, tracker
         settings = setup.settings
         episodes = settings.eval_episodes if settings.eval_interval else 0
@@ -268,11 +341,12 @@ class _Review:
         if not self._seeds:
             return
         self._tracker.pause()
-        result = evaluate(self._policy(state), self._env, self._seeds)
+        weights = self._backend.export(state)
+        result = evaluate(self._policy(weights), self._env, self._seeds)
         self._tracker.evaluation(step, result)
         self._run.write_status("running", step)
         if self._best is None or result.mean > self._best[1].mean:
-            self._best = (step, result, self._backend.export(state))
+            self._best = (step, result, weights)
             self._save_best()
         self._latest = (step, result)
         self._tracker.resume()
@@ -296,25 +370,29 @@ class _Review:
         if self._latest[0] != step:
             self(step, state)
         results = {"evaluation": self._latest[1]} if self._latest[1] else {}
+        weights = self._backend.export(state)
         settings = self._setup.settings
         if settings.save_model:
             seeds = seeds_for(settings.seed, FINAL, FINAL_EPISODES)
             noise = np.random.default_rng([settings.seed, FINAL])
-            results["final"] = evaluate(self._policy(state), self._env, seeds)
-            results["exploring"] = evaluate(self._policy(state, noise), self._env, seeds)
+            results["final"] = evaluate(self._policy(weights), self._env, seeds)
+            results["exploring"] = evaluate(self._policy(weights, noise), self._env, seeds)
             values = {
                 "eval/final_return": results["final"].mean,
                 "eval/final_return_exploring": results["exploring"].mean,
             }
             self._tracker.write(step, values)
-        weights = self._backend.export(state)
         self._save(self._run.path / "final", step, weights, results)
         if settings.save_path:
             self._save(Path(settings.save_path), step, weights, results)
 
-    def _policy(self, state: Any, generator: np.random.Generator | None = None) -> Policy:
+    def _policy(self, weights: Weights, generator: np.random.Generator | None = None) -> Policy:
+        """What is judged is made of the weights that are saved."""
+        names = [name for name in weights if name.startswith("actor.")]
+        own = {name.removeprefix("actor."): weights[name] for name in names}
+        actor = self._algorithm.Actor(own, self._device)
         return models.policy(
-            self._algorithm, self._setup.config, state.actor, self._env.spec.action_dim, generator
+            self._algorithm, self._setup.config, actor, self._env.spec.action_dim, generator
         )
 
     def _save_best(self) -> None:

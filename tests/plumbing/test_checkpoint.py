@@ -701,7 +701,7 @@ def test_a_restored_buffer_samples_the_same(
 @pytest.mark.parametrize(("algorithm", "backend"), ALGORITHMS)
 def test_a_state_goes_on_where_its_snapshot_was_taken(algorithm: str, backend: str) -> None:
     module, library = algorithms.load(algorithm, backend), algorithms.load_backend(backend)
-    device, _ = library.prepare("cpu", True, 1)
+    device = library.prepare("cpu", True, 1).device
     config = CONFIGS[algorithm](hidden_dim=8, batch_size=4)
 
     def fresh(seed: int) -> Any:

@@ -7,7 +7,7 @@ import importlib
 from typing import cast
 
 from polyak.algorithms.configs import CONFIGS
-from polyak.algorithms.interface import Algorithm, Backend
+from polyak.algorithms.interface import Algorithm, StackingBackend
 from polyak.errors import PolyakError
 
 ALGORITHMS = {
@@ -58,13 +58,13 @@ def load(algorithm: str, backend: str) -> Algorithm:
     return cast("Algorithm", _import(ALGORITHMS[algorithm, backend], backend))
 
 
-def load_backend(backend: str) -> Backend:
+def load_backend(backend: str) -> StackingBackend:
     """The module that all algorithms of a backend share.
 
     Raises:
         PolyakError: its library is not installed.
     """
-    return cast("Backend", _import(BACKENDS[backend], backend))
+    return cast("StackingBackend", _import(BACKENDS[backend], backend))
 
 
 def _import(module: str, backend: str) -> object:

@@ -15,7 +15,7 @@ import optax
 from jax import Array
 
 from polyak.algorithms.initial import Weights
-from polyak.algorithms.interface import Batch, Metrics
+from polyak.algorithms.interface import Batch, Metrics, Place
 from polyak.errors import PolyakError
 
 Network = TypeVar("Network")
@@ -150,16 +150,13 @@ def place(tree: Any, device: Any) -> Any:
     return jax.device_put(tree, jax.devices(device)[0] if isinstance(device, str) else device)
 
 
-def prepare(device: str, deterministic: bool, threads: int) -> tuple[Any, str]:
+def prepare(device: str, deterministic: bool, threads: int) -> Place:
     """Chooses the device and sets JAX up, as far as it has not computed anything yet.
 
     Args:
         device: `auto` (a GPU if there is one), `cpu` or `cuda`.
         deterministic: on a GPU, use operations whose result does not depend on scheduling.
         threads: processor threads.
-
-    Returns:
-        The device and one line that says what was chosen.
 
     Raises:
         PolyakError: `cuda` without a GPU that JAX can use.
@@ -175,14 +172,15 @@ def prepare(device: str, deterministic: bool, threads: int) -> tuple[Any, str]:
     _keep_programs()
     gpus = _gpus() if device != "cpu" else []
     if gpus:
-        return gpus[0], f"device: cuda ({gpus[0].device_kind})"
+        return Place(gpus[0], f"device: cuda ({gpus[0].device_kind})", wide=True)
     blind = Path("/dev/nvidia0").exists()
     install = "pip install 'jax[cuda12]'"
     if device == "cuda":
         reason = f"this jaxlib is built for CPUs only: {install}" if blind else "JAX sees no GPU"
         raise PolyakError(f"--device cuda: {reason}; or use --device cpu")
     note = f"; there is a GPU that JAX cannot use: {install}" if blind and device == "auto" else ""
-    return jax.devices("cpu")[0], f"device: cpu, threads: {os.environ['NPROC']}{note}"
+    words = f"device: cpu, threads: {os.environ['NPROC']}{note}"
+    return Place(jax.devices("cpu")[0], words, wide=False)
 
 
 def export(state: Any) -> Weights:

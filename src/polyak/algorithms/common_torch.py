@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polyak.algorithms.initial import Weights
-from polyak.algorithms.interface import Batch
+from polyak.algorithms.interface import Batch, Place
 from polyak.errors import PolyakError
 
 
@@ -84,13 +84,13 @@ class MLP(nn.ModuleList):
 class Scalar(nn.Module):
     """One learned number, built like a network so that `Adam` takes it."""
 
-    def __init__(self, value: float, device: torch.device) -> None:
+    def __init__(self, value: float | np.ndarray, device: torch.device) -> None:
         super().__init__()
-        self.flat = torch.tensor([value], device=device)
-        self.value = nn.Parameter(self.flat.view(()))
+        self.flat = torch.tensor(value, device=device).reshape(-1)
+        self.value = nn.Parameter(self.flat.view(np.shape(value)))
 
     def forward(self) -> Tensor:
-        """The number, ()."""
+        """The number, (), or one for each of several runs, (L,)."""
         return self.value
 
 
@@ -102,6 +102,7 @@ class Adam:
     """Adam (Kingma & Ba 2015, epsilon 1e-8) on all parameters of a network."""
 
     def __init__(self, network: MLP | Scalar, learning_rate: float) -> None:
+        self.network, self.learning_rate = network, learning_rate
         self._parameters = list(network.parameters())
         self._named = dict(network.named_parameters())
         # The optimiser sees one long parameter; its gradient is the network's, side by side.
@@ -152,7 +153,7 @@ def tensors(batch: Batch, device: torch.device) -> Batch:
     return Batch(*(torch.from_numpy(array).to(device) for array in batch))
 
 
-def prepare(device: str, deterministic: bool, threads: int) -> tuple[torch.device, str]:
+def prepare(device: str, deterministic: bool, threads: int) -> Place:
     """Chooses the device and makes PyTorch repeatable.
 
     Args:
@@ -160,9 +161,6 @@ def prepare(device: str, deterministic: bool, threads: int) -> tuple[torch.devic
         deterministic: on a GPU, refuse operations whose result depends on scheduling.
         threads: processor threads. Layers of this size gain little from a second, and each product
             waits for the slowest: where another program runs, two are ten times slower than one.
-
-    Returns:
-        The device and one line that says what was chosen.
 
     Raises:
         PolyakError: `cuda` without a GPU that PyTorch can use.
@@ -179,10 +177,12 @@ def prepare(device: str, deterministic: bool, threads: int) -> tuple[torch.devic
         # On a CPU all that we use is repeatable, and this call alone takes two seconds of imports.
         torch.use_deterministic_algorithms(deterministic)
         torch.backends.cudnn.deterministic = deterministic
-        return torch.device("cuda"), f"device: cuda ({torch.cuda.get_device_name()})"
+        words = f"device: cuda ({torch.cuda.get_device_name()})"
+        return Place(torch.device("cuda"), words, wide=True)
     _keep_freed_memory()
     torch.set_num_threads(threads)
-    return torch.device("cpu"), f"device: cpu, threads: {torch.get_num_threads()}"
+    words = f"device: cpu, threads: {torch.get_num_threads()}"
+    return Place(torch.device("cpu"), words, wide=False)
 
 
 def export(state: Any) -> Weights:
@@ -211,11 +211,7 @@ def snapshot(state: Any) -> Weights:
 def restore(state: Any, arrays: Weights) -> Any:
     """Puts a snapshot into a fresh state, in place; returns the state."""
     for field, part in vars(state).items():
-        own = {
-            name.removeprefix(f"{field}."): array
-            for name, array in arrays.items()
-            if name.startswith(f"{field}.")
-        }
+        own = _under(field, arrays)
         if isinstance(part, MLP | Scalar):
             with torch.no_grad():
                 for name, parameter in part.named_parameters():
@@ -224,6 +220,46 @@ def restore(state: Any, arrays: Weights) -> Any:
             part.restore(own)
     state.updates = int(arrays["updates"])
     return state
+
+
+def stack(states: Sequence[Any]) -> Any:
+    """The states of several runs at the same update as one, on a leading axis L."""
+    arrays = [snapshot(state) for state in states]
+    together = {
+        # All runs have taken as many steps.
+        name: array if array.dtype == np.int64 else np.stack([other[name] for other in arrays])
+        for name, array in arrays[0].items()
+    }
+    return _rebuilt(states[0], together)
+
+
+def unstack(state: Any, index: int) -> Any:
+    """The state of one of the runs in a stack."""
+    alone = {
+        name: array if array.dtype == np.int64 else array[index]
+        for name, array in snapshot(state).items()
+    }
+    return _rebuilt(state, alone)
+
+
+def _rebuilt(state: Any, arrays: Weights) -> Any:
+    """A state of the same kind from a snapshot of other shapes."""
+    parts = vars(state).copy()
+    for field, part in vars(state).items():
+        if isinstance(part, Scalar):
+            parts[field] = Scalar(arrays[f"{field}.value"], state.device)
+        elif isinstance(part, MLP):
+            parts[field] = type(part)(_under(field, arrays), state.device)
+    networks = {id(part): field for field, part in vars(state).items()}
+    for field, part in vars(state).items():
+        if isinstance(part, Adam):
+            parts[field] = Adam(parts[networks[id(part.network)]], part.learning_rate)
+    return restore(type(state)(**parts), arrays)
+
+
+def _under(prefix: str, arrays: Weights) -> Weights:
+    names = [name for name in arrays if name.startswith(f"{prefix}.")]
+    return {name.removeprefix(f"{prefix}."): arrays[name] for name in names}
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> Weights:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -69,11 +70,26 @@ class Algorithm(Protocol):
         """The policy network with these weights."""
 
 
+class Place(NamedTuple):
+    """Where networks are computed."""
+
+    device: Any
+    """The library's own name for it."""
+    words: str
+    """What was chosen, in one line."""
+    wide: bool
+    """Whether networks of several runs take about as long as those of one, as on a GPU."""
+
+
 class Backend(Protocol):
     """A module such as `common_torch`: what is the library's, not the algorithm's."""
 
-    def prepare(self, device: str, deterministic: bool, threads: int) -> tuple[Any, str]:
-        """Sets the library up; returns the device and one line that says what was chosen."""
+    def prepare(self, device: str, deterministic: bool, threads: int) -> Place:
+        """Sets the library up.
+
+        Raises:
+            PolyakError: there is no such device.
+        """
 
     def export(self, state: Any) -> Weights:
         """Actor's and critics' weights as NumPy arrays: `actor.0.weight`, `critic.0.bias`, ..."""
@@ -92,3 +108,17 @@ class Backend(Protocol):
         `state` is fresh from `init` with the same configuration; `arrays` have the names, shapes
         and types of its own snapshot.
         """
+
+
+class StackingBackend(Backend, Protocol):
+    """A backend that can compute for several runs at once."""
+
+    def stack(self, states: Sequence[Any]) -> State:
+        """The states of several runs at the same update as one, on a leading axis L.
+
+        `act` and `update` take it with obs (L, N, O), batches (L, B, ...) and noise (L, N, A) or
+        (K, L, B, A), and give actions (L, N, A) and metrics (L,).
+        """
+
+    def unstack(self, state: Any, index: int) -> State:
+        """The state of one of the runs in a stack."""
