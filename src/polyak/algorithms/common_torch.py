@@ -236,7 +236,7 @@ def stack(states: Sequence[Any]) -> Any:
 def unstack(state: Any, index: int) -> Any:
     """The state of one of the runs in a stack."""
     alone = {
-        name: array if array.dtype == np.int64 else array[index]
+        name: array if array.dtype == np.int64 else np.asarray(array[index])
         for name, array in snapshot(state).items()
     }
     return _rebuilt(state, alone)
