@@ -209,12 +209,14 @@ def read(run: Run) -> Record:
         speed = next((line for line in reversed(lines) if name in line), None)
         sps = float(json.loads(speed)[SPEED]) if speed else None
         seconds = float(json.loads(lines[-1])["time"]) if lines else 0.0
-        status = run.status
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise PolyakError(f"{path} cannot be read: {error!r}") from error
+    status = run.status
+    try:
         state, step = str(status["state"]), int(status["step"])
         written = float(status.get("time", 0.0))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise PolyakError(f"{run.path}: a file cannot be read, metrics.jsonl or status.json: "
-                          f"{error!r}") from error  # fmt: skip
+    except (ValueError, TypeError, OverflowError) as error:
+        raise PolyakError(f"{run.path / 'status.json'} cannot be read: {error!r}") from error
     return Record(run, run.config, state, step, written, series, sps, seconds)
 
 

@@ -75,16 +75,21 @@ def efficiency(groups: Sequence[Group]) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a picture (.png, .svg, .pdf), the same bytes for the same runs.
+    """Writes a picture as PNG and SVG, the same bytes for the same runs.
+
+    Args:
+        figure: what to write; it can be written once.
+        path: the file without its ending.
 
     Raises:
         OSError: it cannot be written.
     """
-    metadata = {"Date": None} if path.suffix == ".svg" else {}
     with mpl.rc_context({"svg.hashsalt": "polyak"}), warnings.catch_warnings():
         # Names in a script that the font lacks show as boxes: no reason to stop or to complain.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing", category=UserWarning)
-        figure.savefig(path, dpi=100, metadata=metadata)
+        figure.savefig(path.with_name(path.name + ".png"), dpi=100)
+        figure.set_layout_engine("none")  # which has done its work, and takes most of the time
+        figure.savefig(path.with_name(path.name + ".svg"), metadata={"Date": None})
 
 
 def _curve(axes: Axes, curve: Curve, look: int) -> None:
@@ -126,9 +131,14 @@ def _bands(axes: Axes, bands: Sequence[Band], looks: dict[str, int]) -> None:
 
 def _finish(axes: Axes) -> None:
     axes.grid(alpha=0.3)
+    axes.relim()  # to the lines: the interval of two seeds is so wide that nothing else would show
+    axes.autoscale_view()
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        axes.legend(handles, labels, fontsize=7)
+        # Among hundreds of lines the search for an empty corner takes seconds.
+        axes.legend(
+            handles, labels, fontsize=7, loc="best" if len(axes.lines) < 30 else "upper left"
+        )
     else:
         axes.text(0.5, 0.5, "no data", ha="center", transform=axes.transAxes)
 

@@ -103,13 +103,14 @@ def aggregates(groups: Sequence[Group], protocol: Protocol) -> list[Aggregate]:
 def profiles(groups: Sequence[Group], protocol: Protocol) -> list[Band]:
     """For each experiment the share of its runs that score above each threshold."""
 
-    def above(scores: np.ndarray) -> np.ndarray:
-        return statistics.profile(scores, THRESHOLDS)
+    def share(above: np.ndarray) -> np.ndarray:
+        return above.mean(axis=-1)
 
     found = []
     for experiment, samples in _samples(groups, protocol).items():
-        value = above(np.concatenate(list(samples.values())))
-        low, high = statistics.stratified_interval(list(samples.values()), above) or (None, None)
+        above = [scores > THRESHOLDS[:, None] for scores in samples.values()]  # (K, n) each
+        value = share(np.concatenate(above, axis=-1))
+        low, high = statistics.stratified_interval(above, share) or (None, None)
         found.append(Band(experiment, THRESHOLDS, value, low, high))
     return found
 
@@ -132,10 +133,10 @@ def efficiency(groups: Sequence[Group]) -> list[Band]:
         ends = [r.series[EVALUATION.key].steps for records in runs.values() for r in records]
         x = np.linspace(max(s[0] for s in ends), min(s[-1] for s in ends), EFFICIENCY_POINTS)
         samples = [
-            np.stack([known[task](curves.resample(r, EVALUATION, STEPS, x)) for r in records])
+            np.stack([known[task](curves.resample(r, EVALUATION, STEPS, x)) for r in records], -1)
             for task, records in runs.items()
         ]
-        value = statistics.iqm(np.concatenate(samples))
+        value = statistics.iqm(np.concatenate(samples, axis=-1))
         interval = statistics.stratified_interval(samples, statistics.iqm)
         low, high = interval or (None, None)
         found.append(Band(experiment, x, value, low, high))

@@ -7,16 +7,19 @@ interquartile mean, its stratified bootstrap and performance profiles.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 LEVEL = 0.95
 """Confidence of every interval."""
 
 RESAMPLES = 2_000
 """Bootstrap resamples; the ends of an interval then vary by a hundredth of its width or two."""
+
+BATCH = 2_000_000
+"""Numbers drawn at once, which bounds the memory of a bootstrap."""
 
 
 class Spread(NamedTuple):
@@ -59,23 +62,30 @@ def mean_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     n = len(values)
     if n < 2:
         return None
-    half = stats.t.ppf((1 + LEVEL) / 2, n - 1) * np.std(values, axis=0, ddof=1) / np.sqrt(n)
+    half = special.stdtrit(n - 1, (1 + LEVEL) / 2) * np.std(values, axis=0, ddof=1) / np.sqrt(n)
     mean = np.mean(values, axis=0)
     return mean - half, mean + half
 
 
 def iqm(scores: np.ndarray) -> np.ndarray:
-    """Interquartile mean over the first axis: a quarter of the n scores is cut off at each end.
+    """Interquartile mean over the last axis: a quarter of the N scores is cut off at each end.
 
     The cut is rounded down to whole scores, so that four scores lose the lowest and the highest
     and three lose none.
+
+    Args:
+        scores: (..., N).
+
+    Returns:
+        (...).
     """
-    return stats.trim_mean(scores, 0.25, axis=0)
+    n = scores.shape[-1]
+    return np.sort(scores, axis=-1)[..., n // 4 : n - n // 4].mean(axis=-1)
 
 
 def stratified_interval(
     samples: Sequence[np.ndarray],
-    statistic: Callable[[np.ndarray], Any],
+    statistic: Callable[[np.ndarray], np.ndarray],
     resamples: int = RESAMPLES,
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Percentile bootstrap that draws runs anew within each task, never between tasks.
@@ -83,32 +93,29 @@ def stratified_interval(
     The same draws every time: a report of the same runs is the same.
 
     Args:
-        samples: for each task its runs, (n, ...); trailing axes are the same for all.
-        statistic: of all runs of all tasks, (N, ...), to a number or an array.
+        samples: for each task its runs, (..., n); the leading axes are the same for all.
+        statistic: reduces the last axis of all runs of all tasks, (..., N) to (...).
+        resamples: how many draws.
 
     Returns:
-        Both ends, shaped as the statistic; None if a task has fewer than two runs.
+        Both ends, (...) each; None if a task has fewer than two runs.
     """
-    if not samples or min(map(len, samples)) < 2:
+    if not samples or min(sample.shape[-1] for sample in samples) < 2:
         return None
     generator = np.random.default_rng(0)
-    draws = [
-        statistic(np.concatenate([s[generator.integers(len(s), size=len(s))] for s in samples]))
-        for _ in range(resamples)
-    ]
-    low, high = np.quantile(np.stack(draws), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    largest = max(BATCH // sum(sample.size for sample in samples), 1)
+    draws = []
+    for begin in range(0, resamples, largest):
+        size = min(largest, resamples - begin)
+        picks = [_drawn_anew(sample, size, generator) for sample in samples]
+        draws.append(statistic(np.concatenate(picks, axis=-1)))  # (..., size)
+    low, high = np.quantile(
+        np.concatenate(draws, axis=-1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=-1
+    )
     return low, high
 
 
-def profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Share of runs that score above each threshold.
-
-    Args:
-        scores: (N,).
-        thresholds: (K,), ascending.
-
-    Returns:
-        (K,).
-    """
-    above = len(scores) - np.searchsorted(np.sort(scores), thresholds, side="right")
-    return above / max(len(scores), 1)
+def _drawn_anew(sample: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
+    """`size` draws of n runs from n runs, with replacement: (..., n) to (..., size, n)."""
+    n = sample.shape[-1]
+    return sample[..., generator.integers(n, size=(size, n))]

@@ -179,8 +179,8 @@ def runtime(groups: Sequence[Group]) -> Table:
     notes = (
         (
             "While learning: the clock stops during evaluations and leaves out warm-up and start. "
-            "Whole run: the time of the run's last row divided by its steps, evaluations, warm-up and "
-            "start included. Both are scaled to 1M steps. Means over runs."
+            "Whole run: the time of the run's last row divided by its steps, with evaluations, "
+            "warm-up and start. Both are scaled to 1M steps. Means over runs."
         ),
     )
     return Table("runtime", "Runtime", columns, rows, notes)

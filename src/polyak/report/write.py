@@ -54,8 +54,7 @@ def write(paths: Sequence[Path], output: Path) -> Written:
     try:
         output.mkdir(parents=True, exist_ok=True)
         for name, figure in drawn.items():
-            for ending in (".png", ".svg"):
-                figures.save(figure, output / f"{name}{ending}")
+            figures.save(figure, output / name)
         for table in found:
             _write(output / f"{table.name}.csv", tables.comma_separated(table))
         sections = "\n".join(tables.markdown(table) for table in found)

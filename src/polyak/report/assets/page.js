@@ -112,7 +112,7 @@
         ...look, label: name(entry), color: look.stroke, points: { show: x.length < 30 },
         named: !["low", "high"].includes(entry.kind), scale: "y",
       };
-      if (!line.named) line.points = { show: false };
+      if (!line.named) Object.assign(line, { points: { show: false }, auto: false }); // no part in the scale
       if (entry.kind === "high") // its lower end has just been added
         bands.push({ series: [index, index - 1], fill: data.experiments[entry.experiment].color + "2a" });
       if (entry.kind === "mean" && entry.n > 1) line.band = [index - 2, index - 1];
