@@ -41,7 +41,8 @@ def mean_coverage(draw: Draw, seeds: int, repeats: int) -> float:
     truth = draw(generator, 2_000_000).mean()
     ends = mean_interval(np.stack([draw(generator, repeats) for _ in range(seeds)]))
     assert ends is not None
-    return float(np.mean((ends[0] <= truth) & (truth <= ends[1])))
+    low, high = ends
+    return float(np.mean((low <= truth) & (truth <= high)))
 
 
 def iqm_coverage(draw: Draw, seeds: int, repeats: int, resamples: int) -> float:
@@ -73,11 +74,12 @@ def main() -> None:
             tasks = len(SHIFTS)
             rows.append(("IQM: bootstrap", name, tasks, seeds, options.repeats, f"{covered:.3f}"))
             print(*rows[-2], *rows[-1], flush=True)
+    rows.sort(key=lambda row: str(row[0]), reverse=True)
     options.output.mkdir(parents=True, exist_ok=True)
     with (options.output / "coverage.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        writer.writerows(sorted(rows, key=lambda row: str(row[0]), reverse=True))
+        writer.writerows(rows)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from polyak.runs import Run
 
@@ -71,3 +74,16 @@ def write(
     lines = [json.dumps({"step": row["step"], "time": row["step"] * seconds} | row) for row in rows]
     (folder / "metrics.jsonl").write_text("".join(line + "\n" for line in lines))
     return Run(folder)
+
+
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Lets no picture be rendered, which takes seconds; returns where its figures will be found."""
+    found: list[Any] = []
+
+    def spy(figure: Any, path: Path, **kwargs: Any) -> None:
+        if path.suffix == ".png":
+            found.append(figure)
+        path.write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+
+    monkeypatch.setattr(importlib.import_module("matplotlib.figure").Figure, "savefig", spy)
+    return found

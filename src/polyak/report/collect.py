@@ -202,8 +202,6 @@ def read(run: Run) -> Record:
     try:
         data = path.read_bytes() if path.is_file() else b""
         lines = data.split(b"\n")[:-1]  # what follows the last line's end was cut off by a crash
-        if not all(line[:1] == b"{" and line[-1:] == b"}" for line in lines):
-            raise ValueError("a row is no JSON object")
         series = {protocol.key: _series(lines, protocol.metric) for protocol in PROTOCOLS}
         name = f'"{SPEED}"'.encode()
         speed = next((line for line in reversed(lines) if name in line), None)
