@@ -72,7 +72,15 @@ def main() -> None:
         folder.mkdir()
         for index in range(options.runs):
             write(folder, index, options.rows)
-        command = [sys.executable, "-m", "polyak", "report", folder, "--output", f"{place}/out"]
+        command = [
+            sys.executable,
+            "-m",
+            "polyak",
+            "report",
+            str(folder),
+            "--output",
+            f"{place}/out",
+        ]
         began = time.perf_counter()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         seconds = time.perf_counter() - began
