@@ -79,7 +79,7 @@ def test_one_run(trained: dict[str, Run], here: Path, rendered: None) -> None:
         f"curve={out / 'learning_curve.png'}\n"
         f"page={out / 'report.html'}\ntables={out / 'report.md'}\n"
     )
-    assert "1 finished runs count; 1 task." in answer.err
+    assert "Runs that count: 1; " in answer.err
     for name in PICTURES:
         assert is_picture(out / f"{name}.png")
         assert (out / f"{name}.svg").read_text().rstrip().endswith("</svg>")
@@ -164,7 +164,7 @@ def test_unfinished_runs_are_shown_and_never_counted(
     folders.write(here / "runs" / "b", seed=2, evaluations=OUTCOMES[:2], state=state, step=500,
                   total_timesteps=1000)  # fmt: skip
     answer = report("runs")
-    assert "1 are unfinished and in no mean" in answer.err
+    assert "unfinished, in no mean: 1." in answer.err
     (row,) = table("returns")
     assert (row["evaluation_n"], row["finished"], row["unfinished"]) == ("1", "1", "1")
     name = "td3_continuous_action"
@@ -188,7 +188,7 @@ def test_the_newest_finished_run_of_a_seed_counts(here: Path, drawn: list[Any]) 
     # Begun again after the last one finished, and not done: that one still counts.
     folders.write(here / "runs" / "d", written=4.0, state="running", evaluations=[(0, 5.0)])
     answer = report("runs")
-    assert "1 finished runs count, 2 are replaced by newer ones" in answer.err
+    assert "Runs that count: 1; replaced by newer ones: 2;" in answer.err
     (row,) = table("returns")
     assert (row["evaluation_mean"], row["evaluation_n"]) == ("700.0", "1")
     assert "2 finished runs are left out" in Path("report/report.md").read_text()
@@ -352,6 +352,27 @@ def test_a_task_without_progress_has_no_score(here: Path) -> None:
     report("runs")
     assert [row["names"] for row in table("iqm")] == ["Hopper-v5"]
     assert "progress: HalfCheetah-v5." in Path("report/report.md").read_text()
+
+
+def test_a_table_of_an_earlier_report_does_not_stay(here: Path) -> None:
+    folders.write(here / "runs" / "a", evaluations=OUTCOMES)
+    report("runs")
+    assert table("iqm")
+    folders.write(here / "other" / "a", evaluations=OUTCOMES[:2], state="running")
+    report("other")
+    assert not Path("report/iqm.csv").exists()
+
+
+def test_what_a_picture_has_no_room_for_is_said(
+    here: Path, drawn: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyak.report.figures.MOST_TASKS", 2)
+    for task in ("Ant-v5", "Hopper-v5", "Walker2d-v5"):
+        folders.write(here / "runs" / task, env_id=task, evaluations=OUTCOMES)
+    answer = report("runs")
+    assert "leave out 1 of the tasks; the page has them" in answer.err
+    assert len(drawn[0].axes) == 2 * 2
+    assert len(table("returns")) == 3
 
 
 def test_the_same_runs_give_the_same_files(here: Path, drawn: list[Any]) -> None:

@@ -1,4 +1,4 @@
 """Run folders to tables, figures and one page.
 
-collect → statistics → curves, scores → tables, figures, page → `write`
+collect → statistics → curves, scores → tables, figures → page → write
 """

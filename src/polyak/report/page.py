@@ -7,6 +7,7 @@ as JSON that it only ever shows as text. The page's own policy forbids it to loa
 from __future__ import annotations
 
 import base64
+import contextlib
 import html
 import json
 from collections.abc import Mapping, Sequence
@@ -17,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from polyak.report import curves, figures, published, tables
+from polyak.report import curves, figures, published
 from polyak.report.collect import EVALUATION, PROTOCOLS, Group, Record
 from polyak.report.curves import AXES, STEPS, Curve
-from polyak.report.tables import Table
+from polyak.report.formats import Table, text
 from polyak.version import __version__
 
 LARGEST_GIF = 2_000_000
@@ -58,11 +59,11 @@ def summary(groups: Sequence[Group]) -> str:
         sum(len(getattr(group, kind)) for group in groups)
         for kind in ("counted", "superseded", "unfinished")
     )
-    parts = [f"{counted} finished runs count"]
-    parts += [f"{replaced} are replaced by newer ones"] if replaced else []
-    parts += [f"{unfinished} are unfinished and in no mean"] if unfinished else []
     tasks = len({group.task for group in groups})
-    return f"{', '.join(parts)}; {tasks} {'task' if tasks == 1 else 'tasks'}."
+    return (
+        f"Runs that count: {counted}; replaced by newer ones: {replaced}; "
+        f"unfinished, in no mean: {unfinished}. Tasks: {tasks}."
+    )
 
 
 def data(groups: Sequence[Group]) -> dict[str, Any]:
@@ -146,12 +147,12 @@ def _table(table: Table, groups: Sequence[Group]) -> str:
 
 def _cell(cell: Any) -> str:
     kind = "" if isinstance(cell, str) else ' class="number"'
-    return f"<td{kind}>{html.escape(tables.text(cell))}</td>"
+    return f"<td{kind}>{html.escape(text(cell))}</td>"
 
 
 def _details(record: Record) -> str:
-    text = json.dumps(record.config, indent=1, ensure_ascii=False)
-    return f"<details><summary>show</summary><pre>{html.escape(text)}</pre></details>"
+    shown = json.dumps(record.config, indent=1, ensure_ascii=False)
+    return f"<details><summary>show</summary><pre>{html.escape(shown)}</pre></details>"
 
 
 def _in_order(groups: Sequence[Group]) -> list[Record]:
@@ -185,12 +186,13 @@ def _recordings(groups: Sequence[Group]) -> str:
 
 
 def _recording(record: Record) -> bytes | None:
-    found = [path for path in record.run.path.rglob("*.gif") if path.is_file()]
-    for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
-        if path.stat().st_size <= LARGEST_GIF:
-            content = path.read_bytes()
-            if content[:6] in (b"GIF87a", b"GIF89a"):
-                return content
+    with contextlib.suppress(OSError):  # gone, or not for us to read: a page without pictures
+        found = [path for path in record.run.path.rglob("*.gif") if path.is_file()]
+        for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
+            if path.stat().st_size <= LARGEST_GIF:
+                content = path.read_bytes()
+                if content[:6] in (b"GIF87a", b"GIF89a"):
+                    return content
     return None
 
 
@@ -198,6 +200,6 @@ def _asset(name: str) -> str:
     return (resources.files("polyak") / "report" / "assets" / name).read_text("utf-8")
 
 
-def _script_safe(text: str) -> str:
+def _script_safe(data: str) -> str:
     """JSON that cannot end the element it stands in."""
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -35,7 +35,7 @@ def write(paths: Sequence[Path], output: Path) -> Written:
             written.
     """
     try:
-        from polyak.report import curves, figures, page, tables
+        from polyak.report import curves, figures, formats, page, tables
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in NEEDED:
             raise
@@ -47,17 +47,22 @@ def write(paths: Sequence[Path], output: Path) -> Written:
         "performance_profile": figures.profiles(groups),
         "sample_efficiency": figures.efficiency(groups),
     }
-    found = tables.all_tables(groups)
+    everything = tables.all_tables(groups)
+    found = [table for table in everything if table.rows]
     summary = page.summary(groups)
     if hidden := figures.unseen(groups):
-        summary += f" The pictures of learning curves leave out {hidden} tasks; the page has them."
+        summary += (
+            f" The pictures of learning curves leave out {hidden} of the tasks; the page has them."
+        )
     try:
         output.mkdir(parents=True, exist_ok=True)
         for name, figure in drawn.items():
             figures.save(figure, output / name)
+        for table in everything:
+            (output / f"{table.name}.csv").unlink(missing_ok=True)  # of an earlier report
         for table in found:
-            _write(output / f"{table.name}.csv", tables.comma_separated(table))
-        sections = "\n".join(tables.markdown(table) for table in found)
+            _write(output / f"{table.name}.csv", formats.comma_separated(table))
+        sections = "\n".join(formats.markdown(table) for table in found)
         _write(output / "report.md", f"# Polyak report\n\n{summary}\n\n{sections}")
         pictures = {
             "Performance profile": output / "performance_profile.svg",
