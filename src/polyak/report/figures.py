@@ -46,6 +46,7 @@ def learning_curves(groups: Sequence[Group], axis: Axis) -> Figure:
             if protocol is EVALUATION and axis is STEPS:
                 _published(axes, task, found)
             axes.set(title=_text(f"{task}: {protocol.title}"), xlabel=axis.title, ylabel="return")
+            _scale_to_lines(axes)
             _finish(axes)
     return figure
 
@@ -98,7 +99,7 @@ def _curve(axes: Axes, curve: Curve, look: int) -> None:
     for y in curve.seeds.values():
         axes.plot(curve.x, y, alpha=0.25, lw=0.8, **style)
     if n:
-        few = (~np.isnan(curve.mean)).sum() <= 40
+        few = len(curve.x) <= 40
         axes.plot(curve.x, curve.mean, label=_label(f"{name} (n = {n})"), marker="." if few else "",
                   ls=STYLES[look // 10 % 4], **style)  # fmt: skip
     if curve.low is not None and curve.high is not None:
@@ -129,10 +130,17 @@ def _bands(axes: Axes, bands: Sequence[Band], looks: dict[str, int]) -> None:
             axes.fill_between(band.x, band.low, band.high, color=color, alpha=0.15, lw=0)
 
 
+def _scale_to_lines(axes: Axes) -> None:
+    """The interval of two seeds is so wide that, beside it, nothing else would show."""
+    values = np.concatenate([np.asarray(line.get_ydata()) for line in axes.lines] or [np.empty(0)])
+    if np.isfinite(values).any():
+        low, high = np.nanmin(values), np.nanmax(values)
+        margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+        axes.set_ylim(low - margin, high + margin)
+
+
 def _finish(axes: Axes) -> None:
     axes.grid(alpha=0.3)
-    axes.relim()  # to the lines: the interval of two seeds is so wide that nothing else would show
-    axes.autoscale_view()
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         # Among hundreds of lines the search for an empty corner takes seconds.
