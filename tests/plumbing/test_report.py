@@ -354,6 +354,15 @@ def test_a_task_without_progress_has_no_score(here: Path) -> None:
     assert "progress: HalfCheetah-v5." in Path("report/report.md").read_text()
 
 
+def test_seeds_beyond_ten_have_their_mean_alone(here: Path, drawn: list[Any]) -> None:
+    for seed in range(11):
+        folders.write(here / "runs" / str(seed), seed=seed, env_id="Swimmer-v5",
+                      evaluations=OUTCOMES)  # fmt: skip
+    report("runs")
+    (mean,) = drawn[0].axes[0].get_lines()
+    assert mean.get_label().strip() == "td3_continuous_action (n = 11)"
+
+
 def test_a_table_of_an_earlier_report_does_not_stay(here: Path) -> None:
     folders.write(here / "runs" / "a", evaluations=OUTCOMES)
     report("runs")

@@ -21,6 +21,9 @@ from polyak.report.scores import Band
 MOST_TASKS = 24
 """Tasks in one picture; the page has them all."""
 
+MOST_SEEDS = 10
+"""More lines than this hide the mean; the page has them all."""
+
 COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f",
           "#bcbd22", "#17becf")  # fmt: skip
 STYLES = ("-", "--", "-.", ":")
@@ -96,7 +99,7 @@ def save(figure: Figure, path: Path) -> None:
 def _curve(axes: Axes, curve: Curve, look: int) -> None:
     style: dict[str, Any] = {"color": COLORS[look % 10]}
     name, n = curve.group.experiment, len(curve.seeds)
-    for y in curve.seeds.values():
+    for y in curve.seeds.values() if n <= MOST_SEEDS else ():
         axes.plot(curve.x, y, alpha=0.25, lw=0.8, **style)
     if n:
         few = len(curve.x) <= 40
