@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from polyak import settings
-from polyak.report import curves
+from polyak.report.collect import EVALUATION
 from polyak.runs import Run
 
 
@@ -145,8 +145,8 @@ def write(runs_dir: Path, output: Path) -> None:
                 context["processor"],
             )
             rows.append(dict(zip(RETURNS, (*head, *result), strict=True)))
-            for row in run.metrics(curves.EVALUATION):
-                point = (*head, str(row["step"]), f"{row[curves.EVALUATION]:.2f}")
+            for row in run.metrics(EVALUATION.metric):
+                point = (*head, str(row["step"]), f"{row[EVALUATION.metric]:.2f}")
                 points.append(dict(zip(CURVES, point, strict=True)))
     order = {name: index for index, name in enumerate(CASES)}
     for file, columns, table in (("returns.csv", RETURNS, rows), ("curves.csv", CURVES, points)):

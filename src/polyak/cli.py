@@ -102,7 +102,7 @@ def _run(arguments: list[str]) -> None:
     _record_arguments(command)
     command.set_defaults(command=_enjoy)
 
-    command = commands.add_parser("report", help="draw the learning curves of some runs")
+    command = commands.add_parser("report", help="tables, curves and a page of some runs")
     command.add_argument("runs", nargs="+", type=Path, help="run folders, or folders of them")
     command.add_argument("--output", type=Path, default=Path("report"), help="folder to write")
     command.set_defaults(command=_report)
@@ -305,9 +305,11 @@ def _enjoy(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from polyak.report import curves
+    from polyak.report.write import write
 
-    print(f"curve={curves.draw(options.runs, options.output / 'learning_curve.png')}")
+    written = write(options.runs, options.output)
+    print(written.summary, file=sys.stderr)
+    print(f"curve={written.curve}\npage={written.page}\ntables={written.tables}")
 
 
 def _print_evaluation(path: Path, episodes: int | None, seed: int | None, *, trust: bool) -> None:

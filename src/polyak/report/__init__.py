@@ -1,1 +1,4 @@
-"""Run folders to figures."""
+"""Run folders to tables, figures and one page.
+
+collect → statistics → curves, scores → tables, figures → page → write
+"""

@@ -1,55 +1,113 @@
-"""Learning curves of some runs in one figure."""
+"""Learning curves on common axes: one per run, and the mean of an experiment with its interval."""
 
 from __future__ import annotations
 
-import importlib
+from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from polyak import runs
-from polyak.errors import PolyakError
+import numpy as np
 
-TRAINING, EVALUATION = "charts/episodic_return", "eval/episodic_return"
+from polyak.report import statistics
+from polyak.report.collect import EVALUATION, Group, Protocol, Record
+
+POINTS = 100
+"""Points of a curve, unless evaluations give them."""
 
 
-def draw(paths: Sequence[Path], target: Path) -> Path:
-    """Draws every run: training episodes as dots, deterministic evaluations as a line.
+class Axis(NamedTuple):
+    """What a curve runs along."""
 
-    Args:
-        paths: run folders, or folders of them.
-        target: the picture to write (.png, .svg, .pdf); its folder is made if need be.
+    key: str
+    title: str
+    unit: float
+    """One unit of the title in steps or seconds."""
 
-    Raises:
-        PolyakError: no runs, matplotlib absent, or the picture cannot be written.
+
+STEPS = Axis("steps", "environment steps", 1.0)
+TIME = Axis("time", "wall-clock time (minutes)", 60.0)
+AXES = (STEPS, TIME)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """An experiment on one task along one axis. All arrays are (K,); NaN where there is nothing."""
+
+    group: Group
+    x: np.ndarray
+    """The same for all curves of the task, in units of the axis."""
+    seeds: dict[str, np.ndarray]
+    """Finished runs that count and have such a curve, by seed."""
+    unfinished: dict[str, np.ndarray]
+    """Runs that did not come to their end, by seed; they are in no mean."""
+    mean: np.ndarray
+    """Over `seeds`, as far as every one of them reaches."""
+    low: np.ndarray | None
+    """Lower end of the mean's interval; None for one seed."""
+    high: np.ndarray | None
+
+
+def by_task(groups: Sequence[Group]) -> dict[str, list[Group]]:
+    """The groups of each task."""
+    tasks: dict[str, list[Group]] = defaultdict(list)
+    for group in groups:
+        tasks[group.task].append(group)
+    return dict(tasks)
+
+
+def draw(groups: Sequence[Group], protocol: Protocol, axis: Axis) -> list[Curve]:
+    """The curves of one task's groups, all on one axis."""
+    everyone = [record for group in groups for record in (*group.counted, *group.shown)]
+    x = grid(everyone, protocol, axis)
+    curves = []
+    for group in groups:
+        seeds = _curves(group.counted, protocol, axis, x)
+        # Two unfinished runs of one seed: the one that came further.
+        furthest = {r.seed: r for r in sorted(group.shown, key=lambda record: record.step)}
+        unfinished = _curves(list(furthest.values()), protocol, axis, x)
+        values = np.stack(list(seeds.values()) or [np.full(len(x), np.nan)])
+        # NaN spreads: where one seed has ended, so has the mean. A mean of fewer seeds would jump.
+        ends = statistics.mean_interval(values)
+        low, high = ends if ends is not None else (None, None)
+        curves.append(Curve(group, x, seeds, unfinished, values.mean(axis=0), low, high))
+    return curves
+
+
+def grid(records: Sequence[Record], protocol: Protocol, axis: Axis) -> np.ndarray:
+    """Where the curves of a task have their points: at the evaluations, or evenly spread."""
+    positions = [_x(record, protocol, axis) for record in records]
+    found = np.unique(np.concatenate(positions)) if positions else np.empty(0)
+    if protocol is EVALUATION and axis is STEPS and len(found) <= 4 * POINTS:
+        return found
+    return np.linspace(0.0, found[-1], POINTS + 1) if len(found) else found
+
+
+def resample(record: Record, protocol: Protocol, axis: Axis, x: np.ndarray) -> np.ndarray:
+    """One run's values at `x` (K,); NaN before its first and after its last.
+
+    Evaluations are joined by straight lines. Of training episodes, a point is the mean of those
+    that ended since the point before; points between two episodes lie on a straight line.
     """
-    found = [(run, run.config) for run in runs.find(paths)]  # each file is read once
-    try:
-        figures = importlib.import_module("matplotlib.figure")
-    except ModuleNotFoundError as error:
-        raise PolyakError("drawing needs matplotlib: pip install 'polyak[report]'") from error
-    tasks = sorted({config["env_id"] for _, config in found})
-    figure: Any = figures.Figure(figsize=(7, 4 * len(tasks)), layout="constrained")
-    for task, axes in zip(tasks, figure.subplots(len(tasks), squeeze=False)[:, 0], strict=True):
-        members = [(run, config) for run, config in found if config["env_id"] == task]
-        for index, (run, config) in enumerate(members):
-            color = f"C{index % 10}"
-            name = f"{config['exp_name']}, seed {config['seed']}"
-            if run.status["state"] != "finished":
-                name += f" ({run.status['state']})"
-            for metric, style, label in (
-                (TRAINING, {"ls": "", "marker": ".", "ms": 3, "alpha": 0.3}, None),
-                (EVALUATION, {"marker": "o", "ms": 4}, name),
-            ):
-                rows = run.metrics(metric)
-                steps, values = [r["step"] for r in rows], [r[metric] for r in rows]
-                axes.plot(steps, values, color=color, label=label, **style)
-        axes.set(title=task, xlabel="environment steps", ylabel="return")
-        axes.grid(alpha=0.3)
-        axes.legend(title="deterministic evaluation (dots: training)", fontsize=8, title_fontsize=8)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(target, dpi=120)
-    except OSError as error:
-        raise PolyakError(f"cannot write {target}: {error.strerror}") from error
-    return target
+    at, values = _x(record, protocol, axis), record.series[protocol.key].values
+    if not len(at) or not len(x):
+        return np.full(len(x), np.nan)
+    if protocol is not EVALUATION:
+        bins = np.searchsorted(x, at)  # x[bin - 1] < at <= x[bin]
+        counts = np.bincount(bins, minlength=len(x))
+        filled = counts > 0
+        at, values = x[filled], np.bincount(bins, values, minlength=len(x))[filled] / counts[filled]
+    return np.interp(x, at, values, left=np.nan, right=np.nan)
+
+
+def _curves(
+    records: Sequence[Record], protocol: Protocol, axis: Axis, x: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The curves of those that have one, by seed."""
+    having = (record for record in records if len(record.series[protocol.key].values))
+    return {record.seed: resample(record, protocol, axis, x) for record in having}
+
+
+def _x(record: Record, protocol: Protocol, axis: Axis) -> np.ndarray:
+    series = record.series[protocol.key]
+    return (series.steps if axis is STEPS else series.times) / axis.unit
