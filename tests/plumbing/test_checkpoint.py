@@ -402,11 +402,11 @@ def test_a_disk_that_is_full_leaves_the_checkpoint_before(tmp_path: Path) -> Non
     assert weights(polyak.train(resume=run.path, trust_env=True)) == weights(reference)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     run = train(tmp_path, **OPTIONS)
-    (run.path / "metrics.jsonl").chmod(0o444)
-    with pytest.raises(PolyakError, match="cannot write"):
+    (run.path / "metrics.jsonl").unlink()
+    (run.path / "metrics.jsonl").mkdir()  # root may write anywhere, but not here
+    with pytest.raises(PolyakError, match=r"cannot write .*metrics\.jsonl"):
         polyak.train(resume=run.path, trust_env=True, total_timesteps=90)
 
 
