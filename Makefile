@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := artifacts/ddpg_invertedpendulum_v5_actor
 
-.PHONY: help demo test test-lowest check learning bench clean
+.PHONY: help demo test test-lowest check learning bench torture clean
 
 help:
 	@echo "make demo      train DDPG on InvertedPendulum-v5, draw the curve, record a GIF"
@@ -12,7 +12,8 @@ help:
 	@echo "make test-lowest  the tests with the oldest admitted libraries"
 	@echo "make check     lint and types only"
 	@echo "make learning  train for an hour: does every algorithm still learn?"
-	@echo "make bench     memory and speed"
+	@echo "make bench     memory, speed, checkpoints"
+	@echo "make torture   kill hundreds of runs: does each go on as if nothing had happened?"
 
 $(BIN)/polyak: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +46,10 @@ learning: $(BIN)/polyak
 
 bench: $(BIN)/polyak
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/checkpoints.py
+
+torture: $(BIN)/polyak
+	$(BIN)/python benchmarks/torture.py
 
 clean:
 	rm -rf $(VENV) .venv-lowest build dist src/*.egg-info

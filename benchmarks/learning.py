@@ -3,9 +3,10 @@
     python benchmarks/learning.py [--cases NAME ...] [--workers 2] [--runs-dir runs/learning]
 
 Each run is a process of its own. A case is judged by the mean over its seeds of
-the final deterministic evaluation. Finished runs are not repeated, so the command can be given
-again after an interruption. Brings results/learning/ up to date: a row per run with its commit and
-processor, the evaluation curves, a figure. Ends with exit code 1 if a case falls short.
+the final deterministic evaluation. Finished runs are not repeated and unfinished ones go on, so the
+command can be given again after an interruption. Brings results/learning/ up to date: a row per run
+with its commit and processor, the evaluation curves, a figure. Ends with exit code 1 if a case
+falls short.
 """
 
 from __future__ import annotations
@@ -88,7 +89,13 @@ def find(case: Case, seed: int, runs_dir: Path) -> Run | None:
     """The finished run of a case and seed, if there is one."""
     options = case.options | {"env_id": case.env_id, "seed": seed}
     wanted = settings.setup(case.algorithm, options).asdict()
-    for name in ("runs_dir", "save_path", "threads"):  # where and how fast, not what
+    for name in (
+        "runs_dir",
+        "save_path",
+        "threads",
+        "checkpoint_interval",
+        "keep_checkpoint",
+    ):  # where and how fast, not what
         del wanted[name]
     for path in sorted(runs_dir.glob("*/status.json")):
         run = Run(path.parent)
@@ -104,6 +111,7 @@ def train(case: Case, seed: int, runs_dir: Path) -> str:
     if find(case, seed, runs_dir):
         return "done before"
     options = {"seed": seed, "env_id": case.env_id, "runs_dir": runs_dir, "save_path": ""}
+    options |= {"resume": "auto", "keep_checkpoint": False}
     flags = [
         f"--{name.replace('_', '-')}={value}" for name, value in (options | case.options).items()
     ]

@@ -1,10 +1,10 @@
 """Checkpoints: everything that a run is, so that one that was killed goes on as if it had not been.
 
     checkpoint/
-      checkpoint-20000.json         counters, generators, clocks, and the files below with checksums
-      state-20000.safetensors       networks, targets, optimisers, the best agent
-      replay-0-4096.safetensors     rows of the replay buffer, by number
-      replay-4096-20000.safetensors
+      checkpoint-20000.json     counters, generators, clocks, and the files below with checksums
+      state-20000.safetensors   networks, targets, optimisers, the best agent
+      replay-0-16384-20000.safetensors      rows of the replay buffer: first, last + 1, and the
+      replay-16384-20000-20000.safetensors  step at which the file was written
 
 No file is ever changed. A checkpoint exists once its JSON file does, which is written last; what
 it does not name is removed after that, except what the checkpoint before it names. Full files of
@@ -165,7 +165,9 @@ class Folder:
         if not isinstance(content, dict) or whole.get("sha256") != _digest(content):
             raise PolyakError(f"{path} is damaged")
         if content.get("format") != FORMAT:
-            raise PolyakError(f"{path} has format {content.get('format')}; this version reads 1")
+            raise PolyakError(
+                f"{path} has format {content.get('format')}; this version reads {FORMAT}"
+            )
         try:
             files = [Entry(*entry) for entry in content["files"]]
             step = content["step"]
@@ -255,8 +257,9 @@ class Checkpoints:
             self.save(step, state, generator, metrics)
             stop = stopping.asked()  # while it was saved
         if stop and step < self._total:
-            path = shlex.quote(str(self._run.path))
-            raise Stopped(f"at step {step}; go on with: polyak train --resume {path}")
+            command = f"polyak train --resume {shlex.quote(str(self._run.path))}"
+            trust = " --trust-env" if ":" in self._envs.spec.env_id else ""
+            raise Stopped(f"at step {step}; go on with: {command}{trust}")
 
     def save(self, step: int, state: Any, generator: np.random.Generator, metrics: Metrics) -> None:
         """Writes a checkpoint.
@@ -285,7 +288,7 @@ class Checkpoints:
             weights = _prefixed("learned", learned) | _prefixed("best", best)
             weights["obs"] = self._replay.newest
             files = [self._folder.write(f"state-{step}.safetensors", weights)]
-            files += self._write_rows()
+            files += self._write_rows(step)
             self._folder.commit(Saved(step, content, files))
             self._parts = {_rows_in(entry)[1]: entry for entry in files[1:]}
             self._run.write_status("running", step)
@@ -326,12 +329,21 @@ class Checkpoints:
             obs, renewed = self._envs.restore(content["environments"], self._replay)
             self._review.restore(content["review"], best)
             metrics = {str(name): float(value) for name, value in content["metrics"].items()}
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            OverflowError,
+            AttributeError,
+            IndexError,
+        ) as error:
             reason = " ".join(str(error).split())[:200]
             raise PolyakError(
                 f"{self._folder.path} holds a checkpoint of another run: {reason}"
             ) from error
         if renewed:
+            # Their last transitions end an episode now, in which the file of them is wrong.
+            self._parts.pop(self._replay.rows, None)
             which = ", ".join(map(str, renewed))
             say(
                 f"environment {which} does not repeat its episode: a new one has begun, and the "
@@ -339,7 +351,7 @@ class Checkpoints:
             )
         return step, state, obs, metrics
 
-    def _write_rows(self) -> Iterator[Entry]:
+    def _write_rows(self, step: int) -> Iterator[Entry]:
         """Files that together hold all rows that are still in the buffer: old ones and new ones."""
         rows, oldest = self._replay.rows, self._replay.oldest
         size = self._replay.rows_of(PART)
@@ -347,14 +359,14 @@ class Checkpoints:
             first, end = max(begin, oldest), min(begin + size, rows)
             entry = self._parts.get(end)
             if entry is None or _rows_in(entry)[0] > first:
-                name = f"replay-{first}-{end}.safetensors"
+                name = f"replay-{first}-{end}-{step}.safetensors"
                 entry = self._folder.write(name, self._replay.read(first, end))
             yield entry
 
 
 def _rows_in(entry: Entry) -> tuple[int, int]:
     """The rows in a file, first and last plus one, as its name tells."""
-    _, first, end = entry.name.removesuffix(".safetensors").split("-")
+    _, first, end, _ = entry.name.removesuffix(".safetensors").split("-")
     return int(first), int(end)
 
 

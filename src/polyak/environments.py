@@ -307,7 +307,9 @@ class Environments:
         for i, (env, start) in enumerate(zip(self._envs, saved["starts"], strict=True)):
             episode = replay.episode(i, int(self._lengths[i]))
             seen, actions, rewards = episode if episode else (obs[:0], obs[:0], obs[:0])
-            begin = Start(start[0], start[1])
+            begin = Start(int(start[0]), start[1])
+            if int(start[0]) < 0:
+                raise ValueError(f"seed {start[0]}")
             if episode and begin.generator != {} and env.repeat(begin, seen, actions, rewards):
                 obs[i] = seen[-1]
                 continue

@@ -52,17 +52,17 @@ def choose(
 
 
 def _newest_unfinished(chosen: Setup) -> Run | None:
-    folder = Path(chosen.settings.runs_dir)
-    wanted = _essence(chosen.asdict())
+    wanted = chosen.asdict()
     same = []
-    for path in folder.glob("*/config.json"):
+    for path in Path(chosen.settings.runs_dir).glob("*/config.json"):
+        run = Run(path.parent)
         try:
-            run = Run(path.parent)
-            config = {key: run.config.get(key, value) for key, value in chosen.asdict().items()}
-            unfinished = run.status["state"] != "finished"
+            config, unfinished = run.config, run.status["state"] != "finished"
         except PolyakError:  # of another program, or damaged
             continue
-        if unfinished and _essence(config) == wanted:
+        # A setting that the run does not know had the default when it began.
+        known = {key: config.get(key, value) for key, value in wanted.items()}
+        if unfinished and _essence(known) == _essence(wanted):
             same.append((path.stat().st_mtime_ns, run))
     return max(same, key=lambda pair: pair[0])[1] if same else None
 

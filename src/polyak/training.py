@@ -261,9 +261,8 @@ def loop(
     else:
         begun, obs = 0, envs.reset()
         review(0, state)
-    for step in range(
-        begun + n, settings.total_timesteps + n, n
-    ):  # steps taken when this round ends
+    total = settings.total_timesteps
+    for step in range(begun + n, total + n, n):  # steps taken when this round ends
         if step - n < config.learning_starts:
             action = generator.uniform(-1.0, 1.0, (n, a)).astype(np.float32)
         else:
@@ -289,7 +288,7 @@ def loop(
             metrics |= new
 
         tracker.advance(n)
-        if step % settings.log_interval < n or step >= settings.total_timesteps:
+        if step % settings.log_interval < n or step >= total:
             tracker.training(step, metrics, learning=step > config.learning_starts)
             metrics = {}
         if settings.eval_interval and step % settings.eval_interval < n:

@@ -422,6 +422,20 @@ def test_training_is_filmed_on_a_schedule(tmp_path: Path) -> None:
     assert all(later - earlier >= 60 for earlier, later in pairwise(films))
 
 
+def test_a_run_that_goes_on_films_what_is_still_due(tmp_path: Path) -> None:
+    environment = recording.FilmedEnvironment("Hopper-v5", tmp_path, interval=60, begun=100)
+    try:
+        environment.reset(seed=1)
+        for _ in range(70):
+            _, _, terminated, truncated = environment.step(np.zeros(3, np.float32))
+            if terminated or truncated:
+                environment.reset()
+    finally:
+        environment.close()
+    (film,) = tmp_path.iterdir()
+    assert 120 <= int(re.findall(r"\d+", film.stem)[0]) < 170
+
+
 def test_filming_that_fails_ends_the_filming_and_not_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

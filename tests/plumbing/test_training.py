@@ -753,7 +753,8 @@ def test_a_signal_ends_a_run_in_one_line(
     answer, path = interrupted[name]
     assert answer.code == 130
     (line,) = own_lines(answer.err)
-    assert line == f"polyak: interrupted at step 45; go on with: polyak train --resume {path}"
+    command = f"polyak train --resume {path} --trust-env"
+    assert line == f"polyak: interrupted at step 45; go on with: {command}"
     assert "Traceback" not in answer.err
     status = Run(path).status
     assert status["state"] == "interrupted"
