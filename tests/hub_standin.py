@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         header = self.headers.get("Authorization")
         return header.removeprefix("Bearer ") if header else None
 
-    def _bytes(self, data: bytes, status: int = 200, headers: Mapping[str, str] = {}) -> None:  # noqa: B006
+    def _bytes(self, data: bytes, status: int = 200, headers: Mapping[str, str] = {}) -> None:
         self.send_response(status)
         for name, value in {"Content-Length": str(len(data)), **headers}.items():
             self.send_header(name, value)
@@ -142,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    def _json(self, value: Any, status: int = 200, headers: Mapping[str, str] = {}) -> None:  # noqa: B006
+    def _json(self, value: Any, status: int = 200, headers: Mapping[str, str] = {}) -> None:
         self._bytes(
             json.dumps(value).encode(), status, {"Content-Type": "application/json", **headers}
         )
@@ -198,7 +198,9 @@ class _Handler(BaseHTTPRequestHandler):
         if name in self.server.repositories:
             self._json(answer | {"error": "You already created this model repo"}, 409)
             return
-        self.server.repositories[name] = Repository(private=bool(asked.get("private")))
+        # `private` until huggingface_hub 2, `visibility` since.
+        private = asked.get("private") or asked.get("visibility") == "private"
+        self.server.repositories[name] = Repository(private=bool(private))
         self._json(answer)
 
     def validate(self, body: bytes) -> None:

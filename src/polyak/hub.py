@@ -367,6 +367,8 @@ def _in_one_line(repository: str = "", revision: str | None = None) -> Iterator[
         )
     except ValueError as error:  # the sign-in page of a network, or a card that the Hub rejects
         problem = f"the Hub's answer is not as expected: {' '.join(str(error).split())[:200]}"
+    except RuntimeError:  # all that the library says of a large file that did not arrive
+        problem = "the upload broke off, and nothing was published: try again"
     except OSError as error:
         problem = f"cannot exchange files with the Hub: {error.strerror or type(error).__name__}"
     else:
