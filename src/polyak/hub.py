@@ -220,7 +220,7 @@ def fetch_named(
     info = models.load(folder).info
     found = (info["env_id"], model_card.experiment(info), info["seed"])
     if found != (env_id, exp_name, seed):
-        raise PolyakError("{} holds {} of {}, seed {}".format(repository, *found))
+        raise PolyakError(f"{repository} holds another agent: {str(found)[:200]}")
     return folder
 
 
@@ -245,7 +245,9 @@ def _check_contents(repository: str, sizes: dict[str, int | None]) -> None:
     for name in sizes:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\\" in name:
-            raise PolyakError(f"{repository} has a file {name!r}, which leads out of it: refused")
+            raise PolyakError(
+                f"{repository} has a file {name[:80]!r}, which leads out of it: refused"
+            )
     for name, most in LARGEST.items():
         if name not in sizes:
             raise PolyakError(f"{repository} holds no agent of Polyak: it has no {name}")

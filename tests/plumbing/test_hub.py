@@ -410,7 +410,7 @@ def test_a_name_that_holds_another_agent_is_refused(
     answer = polyak_cli(
         "evaluate", "--exp-name", "td3_continuous_action", "--env-id", TWIN.replace("Twin", "One")
     )
-    assert f"holds {TWIN} of td3_continuous_action, seed 1" in answer.line
+    assert f"holds another agent: ('{TWIN}', 'td3_continuous_action', 1)" in answer.line
 
 
 def test_a_revision_is_what_was_there_then(trained: dict[str, Run], standin: Hub) -> None:
