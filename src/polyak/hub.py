@@ -37,7 +37,7 @@ TIMEOUT = 10.0
 LARGEST = {INFO: 10_000_000, WEIGHTS: 500_000_000}
 """The files that are fetched, and the bytes beyond which they are not."""
 
-REPLACED = ("replay.*", "events.out.tfevents.*")
+REPLACED = ("replay.mp4", "replay.gif", "events.out.tfevents.*")
 """Files whose names change from push to push: those of an earlier one go."""
 
 LONGEST_NAME = 96
@@ -134,7 +134,7 @@ def push(
 
 
 def _commit(api: HfApi, repository: str, files: dict[str, bytes | Path], *, private: bool) -> None:
-    """Replaces a repository's files by these, and by nothing what they are to replace."""
+    """Makes one commit that brings these files and removes `REPLACED` ones that are not of them."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     info = api.model_info(repository)
@@ -279,7 +279,8 @@ def _replay(agent: Agent, source: Path, run: Run, folder: Path, *, trust_env: bo
 def _events(run: Run, folder: Path) -> Path | None:
     """The run's metrics as TensorBoard events, which the Hub draws.
 
-    Written anew from metrics.jsonl: the run's own file has the machine's name in its own.
+    Written anew from metrics.jsonl, with the run's seconds as wall time: the name of the run's own
+    file has the machine's in it.
     """
     rows = run.metrics()
     if not rows:
@@ -302,9 +303,12 @@ def _json(value: Any) -> bytes:
 
 def _api() -> HfApi:
     try:
-        from huggingface_hub import HfApi
+        from huggingface_hub import HfApi, get_token
     except ImportError as error:
         raise PolyakError("the Hub needs huggingface_hub: pip install 'polyak[hub]'") from error
+    token = get_token() or ""
+    if not (token.isascii() and token.isprintable()):  # the HTTP library's error would quote it
+        raise PolyakError(f"the token of the Hub is damaged: {LOG_IN}")
     return HfApi(library_name="polyak", library_version=__version__)
 
 
@@ -313,11 +317,8 @@ def _who() -> dict[str, Any]:
     api = _api()
     from huggingface_hub import get_session, get_token
 
-    token = get_token()
-    if token is None:
+    if get_token() is None:
         raise PolyakError(f"not logged in to the Hub: {LOG_IN}")
-    if not (token.isascii() and token.isprintable()):
-        raise PolyakError(f"the token of the Hub is damaged: {LOG_IN}")
     with _in_one_line():
         get_session().head(api.endpoint, timeout=TIMEOUT)  # `whoami` alone would wait for minutes
         return api.whoami()
