@@ -16,6 +16,7 @@ from polyak.version import __version__
 
 if TYPE_CHECKING:
     from polyak.errors import PolyakError
+    from polyak.hub import fetch, push
     from polyak.models import Agent, load
     from polyak.models import evaluate_saved as evaluate
     from polyak.runs import Run
@@ -24,13 +25,18 @@ if TYPE_CHECKING:
 _HOMES = {
     "PolyakError": "polyak.errors:PolyakError",
     "Agent": "polyak.models:Agent",
+    "fetch": "polyak.hub:fetch",
+    "push": "polyak.hub:push",
     "evaluate": "polyak.models:evaluate_saved",
     "load": "polyak.models:load",
     "Run": "polyak.runs:Run",
     "train": "polyak.training:train",
     "train_seeds": "polyak.training:train_seeds",
 }
-__all__ = ["Agent", "PolyakError", "Run", "evaluate", "load", "train", "train_seeds", "__version__"]
+__all__ = [
+    "Agent", "PolyakError", "Run", "evaluate", "fetch", "load", "push", "train",
+    "train_seeds", "__version__",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, get_args
 
 from polyak import __version__, algorithms
@@ -102,6 +103,13 @@ def _run(arguments: list[str]) -> None:
     _record_arguments(command)
     command.set_defaults(command=_enjoy)
 
+    command = commands.add_parser("push", help="publish a run's agent on the Hugging Face Hub")
+    command.add_argument("path", type=Path, metavar="RUN", help="run folder")
+    command.add_argument("--entity", help="organisation to publish as; default: yourself")
+    command.add_argument("--private", action="store_true", help="make a new repository private")
+    _trust_argument(command)
+    command.set_defaults(command=_push)
+
     command = commands.add_parser("report", help="tables, curves and a page of some runs")
     command.add_argument("runs", nargs="+", type=Path, help="run folders, or folders of them")
     command.add_argument("--output", type=Path, default=Path("report"), help="folder to write")
@@ -126,7 +134,12 @@ def _train(arguments: list[str]) -> None:
     _refuse_unknown(unknown, parser)
     given = vars(options)
     own = {name: given.pop(name) for name in OWN if name in given}
+    upload, entity = own.get("upload_model", False), own.get("hf_entity")
+    if entity is not None and not upload:
+        raise PolyakError("--hf-entity needs --upload-model")
     if own.get("skip_train"):
+        if upload:
+            raise PolyakError("--upload-model is for training: use polyak push RUN")
         _skip_train(arguments[0], own, given)
         return
     if "load_path" in own:
@@ -138,6 +151,9 @@ def _train(arguments: list[str]) -> None:
 
     from polyak import training
 
+    if upload:
+        _hub().publisher(entity)  # refuses now what it would refuse after the training
+        given.setdefault("save_model", True)  # whose evaluation the model card shows
     if "record_path" in own:
         from polyak.video import VideoWriter
 
@@ -150,12 +166,22 @@ def _train(arguments: list[str]) -> None:
     _print_run(run)
     if "record_path" in own:
         _record(run.path / "final", own | {"trust_env": True})  # which has just been run
+    _upload(run, own)
 
 
 def _print_run(run: Run) -> None:
     print(f"run={run.path}")
     if (result := run.final_eval_return) is not None:
         print(f"final_eval_return={result:.2f}")
+
+
+def _upload(run: Run, own: dict[str, Any]) -> None:
+    """Publishes what has just been trained, if that was asked for."""
+    if own.get("upload_model"):
+        try:
+            print(f"url={_hub().push(run.path, entity=own.get('hf_entity'), trust_env=True)}")
+        except PolyakError as error:
+            raise PolyakError(f"{error}; the run is whole: polyak push {run.path}") from error
 
 
 def _train_seeds(name: str, num_seeds: int, own: dict[str, Any], given: dict[str, Any]) -> None:
@@ -171,6 +197,7 @@ def _train_seeds(name: str, num_seeds: int, own: dict[str, Any], given: dict[str
     for seed, outcome in outcomes.items():
         if isinstance(outcome, Run):
             _print_run(outcome)
+            _upload(outcome, own)
         else:
             failed[seed] = outcome
     for error in failed.values():
@@ -201,6 +228,8 @@ OWN = (
     "load_path",
     "skip_train",
     "trust_env",
+    "upload_model",
+    "hf_entity",
     "record_path",
     "record_episodes",
     "record_fps",
@@ -267,6 +296,9 @@ def train_parser(name: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--load-path", type=Path, help="saved agent for --skip-train")
     _trust_argument(parser)
+    parser.add_argument("--upload-model", nargs="?", const=True, type=_boolean, metavar="BOOL",
+        help="publish the agent on the Hugging Face Hub; implies --save-model")  # fmt: skip
+    parser.add_argument("--hf-entity", help="organisation to publish as; default: yourself")
     _record_arguments(parser, prefix="record-")
     return parser
 
@@ -295,13 +327,62 @@ def _skip_train(name: str, own: dict[str, Any], given: dict[str, Any]) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    _print_evaluation(options.path, options.episodes, options.seed, trust=options.trust_env)
+    path, seed = _named_agent(options)
+    _print_evaluation(path, options.episodes, seed, trust=options.trust_env)
 
 
 def _enjoy(options: argparse.Namespace) -> None:
-    own = {k: v for k, v in vars(options).items() if v is not None}
+    own = {k: v for k, v in vars(options).items() if v is not None and k != "seed"}
     _need_record_path(own, but=("record_episodes",))  # of which a window shows some, too
-    _record(options.path, own)
+    path, seed = _named_agent(options)
+    _record(path, own if seed is None else own | {"seed": seed})
+
+
+def _named_agent(options: argparse.Namespace) -> tuple[Path, int | None]:
+    """The agent that a command names, fetched if need be, and the seed of its episodes if given."""
+    ways = (options.path, options.hf_repository, options.exp_name)
+    if sum(way is not None for way in ways) != 1:
+        raise PolyakError(
+            "name one agent: a path, --hf-repository OWNER/NAME, or --exp-name with --env-id"
+        )
+    by_name = options.exp_name is not None
+    for flag, given, fits in (
+        ("--revision", options.revision, options.path is None),
+        ("--env-id", options.env_id, by_name),
+        ("--hf-entity", options.hf_entity, by_name),
+    ):
+        if given is not None and not fits:
+            raise PolyakError(f"{flag} is for agents on the Hub: see --help")
+    if options.path is not None:
+        return options.path, options.seed
+
+    hub = _hub()
+    if not by_name:
+        return hub.fetch(options.hf_repository, options.revision), options.seed
+    if options.env_id is None:
+        raise PolyakError("--exp-name needs --env-id, the task that the agent was trained on")
+    agent = (options.env_id, options.exp_name, 1 if options.seed is None else options.seed)
+    return hub.fetch_named(*agent, options.hf_entity, options.revision), None
+
+
+def _push(options: argparse.Namespace) -> None:
+    url = _hub().push(
+        options.path,
+        entity=options.entity,
+        private=options.private,
+        trust_env=options.trust_env,
+    )
+    print(f"url={url}")
+
+
+def _hub() -> ModuleType:
+    """The module `hub`, whose library then keeps its bars and notes out of logs."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    from polyak import hub
+
+    return hub
 
 
 def _report(options: argparse.Namespace) -> None:
@@ -348,10 +429,15 @@ def _record(path: Path, own: dict[str, Any]) -> None:
 
 
 def _agent_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", type=Path, help="run folder or saved agent")
-    parser.add_argument(
-        "--seed", type=_whole, help="seed of the episodes; default: the agent's own"
-    )
+    add = parser.add_argument
+    add("path", type=Path, nargs="?", help="run folder or saved agent")
+    add("--hf-repository", metavar="OWNER/NAME", help="an agent on the Hugging Face Hub instead")
+    add("--exp-name", help="the agent on the Hub of this experiment, with --env-id and --seed")
+    add("--env-id", help="task that the agent of --exp-name was trained on")
+    add("--hf-entity", help="whose the agent of --exp-name is; default: yours")
+    add("--revision", help="branch, tag or commit of the repository; default: the newest")
+    add("--seed", type=_whole, help="seed of the episodes; default: the agent's own. With "
+        "--exp-name: the seed it was trained with (default: 1)")  # fmt: skip
     _trust_argument(parser)
 
 

@@ -23,6 +23,7 @@ CHANGEABLE = (
     "backend",
     "checkpoint_interval",
     "keep_checkpoint",
+    "save_model",
 )
 """What may be set anew where a run goes on."""
 

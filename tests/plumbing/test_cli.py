@@ -139,6 +139,9 @@ def parsed(algorithm: str, *arguments: object) -> dict[str, Any]:
         ("evaluate . --seeds 1", "did you mean --seed"),
         ("enjoy nowhere", "no saved agent in nowhere"),
         ("enjoy nowhere --record-path a.gif", "no saved agent in nowhere"),
+        ("push", "RUN"),
+        ("push nowhere", "config.json"),
+        ("push nowhere --entitty x", "did you mean --entity"),
         ("report", "runs"),
         ("report nowhere", "no runs in nowhere"),
         ("report . --outptu x", "did you mean --output"),
@@ -506,13 +509,13 @@ try:
     code = cli.main(sys.argv[1:])
 except SystemExit as exit:
     code = exit.code
-heavy = {"torch", "jax", "gymnasium", "mujoco", "tensorboardX", "matplotlib"} & set(sys.modules)
-print("heavy:", *heavy)
+heavy = {"torch", "jax", "gymnasium", "mujoco", "tensorboardX", "matplotlib", "huggingface_hub"}
+print("heavy:", *heavy & set(sys.modules))
 """
 
 
 @pytest.mark.parametrize(
-    "arguments", ["--help", "--version", "train", "train dpg", "train ddpg -h"]
+    "arguments", ["--help", "--version", "train", "train dpg", "train ddpg -h", "push -h"]
 )
 def test_what_needs_no_library_imports_none(tmp_path: Path, arguments: str) -> None:
     began = time.perf_counter()
