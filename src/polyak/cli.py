@@ -98,6 +98,12 @@ def _run(arguments: list[str]) -> None:
     _record_arguments(command)
     command.set_defaults(command=_enjoy)
 
+    command = commands.add_parser("export", help="write a saved agent for use without Polyak")
+    command.add_argument("path", type=Path, help="run folder or saved agent")
+    command.add_argument("--format", choices=["onnx"], required=True, help="kind of file")
+    command.add_argument("--output", type=Path, help="file; default: policy.onnx beside the agent")
+    command.set_defaults(command=_export)
+
     command = commands.add_parser("report", help="draw the learning curves of some runs")
     command.add_argument("runs", nargs="+", type=Path, help="run folders, or folders of them")
     command.add_argument("--output", type=Path, default=Path("report"), help="folder to write")
@@ -247,6 +253,13 @@ def _report(options: argparse.Namespace) -> None:
     from polyak.report import curves
 
     print(f"curve={curves.draw(options.runs, options.output / 'learning_curve.png')}")
+
+
+def _export(options: argparse.Namespace) -> None:
+    from polyak import export
+
+    path, difference = export.to_onnx(options.path, options.output)
+    print(f"exported={path} largest_difference={difference:.1e}")
 
 
 def _print_evaluation(path: Path, episodes: int | None, seed: int | None, *, trust: bool) -> None:
