@@ -9,6 +9,9 @@ from pathlib import Path
 # a library reads it, and inherited by the processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# No test reaches for W&B's servers.
+os.environ["WANDB_MODE"] = "offline"
+
 # So that processes which tests start find `tests.toys`, wherever they run.
 _root = str(Path(__file__).resolve().parents[1])
 _path = os.environ.get("PYTHONPATH", "").split(os.pathsep)

@@ -1,4 +1,4 @@
-"""Where a run's numbers go: JSON lines (the truth), TensorBoard, and the progress bar."""
+"""Where a run's numbers go: JSON lines (the truth), TensorBoard, other sinks, the progress bar."""
 
 from __future__ import annotations
 
@@ -8,19 +8,36 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event
-from tensorboardX.proto.summary_pb2 import Summary
 from tqdm import tqdm
 
+from polyak import tensorboard
 from polyak.environments import Episode
 from polyak.errors import PolyakError
 from polyak.evaluation import Evaluation
 from polyak.runs import Run
+from polyak.tensorboard import Event, EventsWriter
+
+
+class Sink(Protocol):
+    """Another place for a run's numbers. It may fail: the run then goes on without it."""
+
+    @property
+    def name(self) -> str:
+        """What a warning calls it."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """A row of `Tracker.write`."""
+
+    def films(self, films: list[tuple[int, Path]]) -> None:
+        """Films of training, each with the step at which it begins."""
+
+    def close(self, *, succeeded: bool) -> None:
+        """The run is over."""
 
 
 class Tracker:
@@ -33,9 +50,12 @@ class Tracker:
         run: the folder to write to.
         total: environment steps that the run will take.
         progress: whether to show a progress bar on standard error.
+        sinks: where else the rows go.
     """
 
-    def __init__(self, run: Run, total: int, *, progress: bool) -> None:
+    def __init__(self, run: Run, total: int, *, progress: bool, sinks: Sequence[Sink] = ()) -> None:
+        self._run = run
+        self._sinks = list(sinks)
         self._file: TextIO = (run.path / "metrics.jsonl").open("a", encoding="utf-8")
         self._board = _Board(run)
         self._began = time.perf_counter()
@@ -63,7 +83,8 @@ class Tracker:
         trace: TracebackType | None,
     ) -> None:
         self._bar.close()
-        self._board.close()
+        self._board.close(succeeded=error is None)
+        self._tell(lambda sink: sink.close(succeeded=error is None))
         with contextlib.suppress(OSError):  # a full disk, which `write` has reported
             self._file.close()
 
@@ -85,6 +106,13 @@ class Tracker:
         except OSError as error:
             raise PolyakError(f"cannot write {self._file.name}: {error.strerror}") from error
         self._board.write(step, values)
+        self._tell(lambda sink: sink.write(step, values))
+
+    def films(self) -> None:
+        """Shows the films of training, if there are any."""
+        if films := self._run.films:
+            self._board.films(films)
+            self._tell(lambda sink: sink.films(films))
 
     def advance(self, steps: int) -> None:
         """Moves the progress bar."""
@@ -127,6 +155,15 @@ class Tracker:
         """Starts the speed's clock again."""
         self._speed.resume()
 
+    def _tell(self, what: Callable[[Sink], None]) -> None:
+        for sink in self._sinks.copy():
+            try:
+                what(sink)
+            except Exception as error:  # noqa: BLE001 - of any library, and no reason to stop
+                self._sinks.remove(sink)
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                warnings.warn(f"nothing more goes to {sink.name}: {reason}", stacklevel=3)
+
     def _show(self, **values: str) -> None:
         self._seen |= values
         self._bar.set_postfix_str(
@@ -155,7 +192,7 @@ class _Screen:
 
 
 class _Board:
-    """TensorBoard events, one for each row. If they cannot be written, the run goes on without.
+    """TensorBoard events: rows, settings, films. Where they cannot be written, the run goes on.
 
     Written where they arise: tensorboardX's `SummaryWriter` hands them to a thread, whose death on
     a full disk would leave the run waiting for ever.
@@ -171,12 +208,31 @@ class _Board:
             self._writer = EventsWriter(str(run.path / "events"))
         except OSError as error:
             self._give_up(error)
+        self._put(tensorboard.session_start(run.config))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
+        self._put(tensorboard.scalars(step, values))
+
+    def films(self, films: list[tuple[int, Path]]) -> None:
+        from polyak import video  # loads image libraries, which only films need
+
+        try:
+            for step, path in films:
+                self._put(tensorboard.film(step, video.as_gif(path)))
+        except PolyakError as error:
+            warnings.warn(f"no films in TensorBoard: {error}", stacklevel=3)
+
+    def close(self, *, succeeded: bool) -> None:
+        self._put(tensorboard.session_end(succeeded=succeeded))
+        if self._writer is not None:
+            try:
+                self._writer.close()
+            except OSError as error:
+                self._give_up(error)
+
+    def _put(self, event: Event) -> None:
         if self._writer is None:
             return
-        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        event = Event(wall_time=time.time(), step=step, summary=Summary(value=scalars))
         try:
             self._writer.write_event(event)
             if time.perf_counter() - self._flushed > self.FLUSH:
@@ -184,13 +240,6 @@ class _Board:
                 self._flushed = time.perf_counter()
         except OSError as error:
             self._give_up(error)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            try:
-                self._writer.close()
-            except OSError as error:
-                self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
         self._writer = None

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from polyak import algorithms, environments, models, runs
+from polyak import algorithms, environments, models, runs, tracking_wandb
 from polyak.algorithms.interface import Algorithm, Backend, Metrics
 from polyak.environments import (
     EVALUATION,
@@ -65,6 +65,8 @@ def train(algorithm: str, *, progress: bool = False, **options: Any) -> Run:
             warnings.warn(line, stacklevel=2)
         if settings.save_path:
             models.check_writable(Path(settings.save_path))
+        if settings.track:
+            tracking_wandb.check(settings)
         n = settings.num_envs
         total = -(-settings.total_timesteps // n) * n  # whole rounds, rounded up
         replay_size = min(config.buffer_size, total)
@@ -77,11 +79,16 @@ def train(algorithm: str, *, progress: bool = False, **options: Any) -> Run:
                 whole = total == settings.total_timesteps
                 say(f"{which_device}; {memory}{'' if whole else rounded}\nrun: {run.path}")
             envs = stack.enter_context(closing(_environments(settings, run)))
-            tracker = stack.enter_context(Tracker(run, total, progress=progress))
+            board = tracking_wandb.start(run, settings) if settings.track else None
+            if progress and board:
+                say(f"W&B: {board.where}")
+            sinks = [board] if board else []
+            tracker = stack.enter_context(Tracker(run, total, progress=progress, sinks=sinks))
             replay = Replay(replay_size, n, judged.spec.obs_dim, judged.spec.action_dim)
             review = _Review(chosen, module, backend, judged, run, tracker)
             state = loop(chosen, module, device, envs, replay, tracker, review)
             review.final(total, state)
+            tracker.films()
         except BaseException as error:
             steps = envs.steps if envs else 0
             if isinstance(error, KeyboardInterrupt):
