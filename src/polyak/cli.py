@@ -98,6 +98,22 @@ def _run(arguments: list[str]) -> None:
     _record_arguments(command)
     command.set_defaults(command=_enjoy)
 
+    command = commands.add_parser("runs", help="list runs, or compare their settings")
+    command.add_argument("paths", nargs="*", type=Path, help="run folders, or folders of them")
+    for name, text in (
+        ("env-id", "the task"),
+        ("algorithm", "ddpg, td3 or sac"),
+        ("backend", "the library"),
+        ("exp-name", "the experiment"),
+        ("state", "running, finished, failed or interrupted"),
+    ):
+        command.add_argument(f"--{name}", help=f"only runs with this: {text}; * is any text")
+    command.add_argument("--seed", type=_whole, help="only runs with this seed")
+    command.add_argument(
+        "--compare", action="store_true", help="show the settings in which the runs differ"
+    )
+    command.set_defaults(command=_runs)
+
     command = commands.add_parser("export", help="write a saved agent for use without Polyak")
     command.add_argument("path", type=Path, help="run folder or saved agent")
     command.add_argument("--format", choices=["onnx"], required=True, help="kind of file")
@@ -253,6 +269,16 @@ def _report(options: argparse.Namespace) -> None:
     from polyak.report import curves
 
     print(f"curve={curves.draw(options.runs, options.output / 'learning_curve.png')}")
+
+
+def _runs(options: argparse.Namespace) -> None:
+    from polyak import listing
+
+    names = ("env_id", "algorithm", "backend", "exp_name", "state", "seed")
+    filters = {k: v for k in names if (v := getattr(options, k)) is not None}
+    entries = listing.find(options.paths or [Path("runs")], filters)
+    print(listing.differences(entries) if options.compare else listing.table(entries))
+    print(f"{len(entries)} runs", file=sys.stderr)
 
 
 def _export(options: argparse.Namespace) -> None:
