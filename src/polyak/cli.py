@@ -21,6 +21,9 @@ from polyak import __version__, algorithms
 from polyak.algorithms.configs import CONFIGS
 from polyak.errors import PolyakError
 
+LARGEST_PICTURE = 4096
+"""Pixels of a side: far beyond what anyone watches, well within what OpenGL draws."""
+
 TRAIN_USAGE = "polyak train ALGORITHM [--env-id ID] [--preset NAME] [flags]"
 
 
@@ -93,8 +96,10 @@ def _run(arguments: list[str]) -> None:
     command.add_argument("--episodes", type=_positive, help="default: those of its last evaluation")
     command.set_defaults(command=_evaluate)
 
-    command = commands.add_parser("enjoy", help="watch a saved agent, or record it")
-    _agent_arguments(command)
+    command = commands.add_parser(
+        "enjoy", help="watch a saved agent, or record it, or several side by side"
+    )
+    _agent_arguments(command, several=True)
     _record_arguments(command)
     command.set_defaults(command=_enjoy)
 
@@ -177,6 +182,10 @@ OWN = (
     "record_episodes",
     "record_fps",
     "record_frame_skip",
+    "record_width",
+    "record_height",
+    "record_camera",
+    "record_label",
 )
 """Flags of `polyak train` that are no settings of a run."""
 
@@ -262,7 +271,10 @@ def _evaluate(options: argparse.Namespace) -> None:
 def _enjoy(options: argparse.Namespace) -> None:
     own = {k: v for k, v in vars(options).items() if v is not None}
     _need_record_path(own, but=("record_episodes",))  # of which a window shows some, too
-    _record(options.path, own)
+    if len(options.path) == 1:
+        _record(options.path[0], own)
+    else:
+        _record_reel(options.path, own)
 
 
 def _report(options: argparse.Namespace) -> None:
@@ -298,8 +310,8 @@ def _print_evaluation(path: Path, episodes: int | None, seed: int | None, *, tru
 
 
 def _need_record_path(own: dict[str, Any], but: tuple[str, ...] = ()) -> None:
-    for name in ("record_episodes", "record_fps", "record_frame_skip"):
-        if name in own and name not in but and "record_path" not in own:
+    for name in own:
+        if name.startswith("record_") and name not in but and "record_path" not in own:
             raise PolyakError(f"--{name.replace('_', '-')} needs --record-path FILE.gif or .mp4")
 
 
@@ -313,18 +325,50 @@ def _record(path: Path, own: dict[str, Any]) -> None:
         recording.watch(agent.policy(), env_id, seeds=seeds)
         return
     returns = recording.record(
-        agent.policy(),
-        env_id,
-        own["record_path"],
-        seeds=seeds,
-        fps=own.get("record_fps", 20),
-        frame_skip=own.get("record_frame_skip", 8),
-    )
-    print(f"recorded={own['record_path']} returns={' '.join(f'{r:.2f}' for r in returns)}")
+        agent.policy(), env_id, own["record_path"], seeds=seeds,
+        **_filmed(own), label=own.get("record_label", False),
+    )  # fmt: skip
+    print(f"recorded={own['record_path']} returns={_numbers(returns)}")
 
 
-def _agent_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", type=Path, help="run folder or saved agent")
+def _record_reel(paths: list[Path], own: dict[str, Any]) -> None:
+    from polyak import models, recording
+
+    if "record_path" not in own:
+        raise PolyakError("several agents are only recorded: add --record-path FILE.gif or .mp4")
+    agents = sorted((models.load(path) for path in paths), key=lambda agent: agent.info["step"])
+    env_id = models.trusted_env_id(agents[-1], own.get("trust_env", False))
+    policies = {}
+    for agent in agents:
+        if agent.spec.env_id != env_id:
+            raise PolyakError(f"agents of one task, please: {env_id} is not {agent.spec.env_id}")
+        name = f"{agent.info['algorithm']} after {agent.info['step']:,}"
+        while name in policies:  # other seeds, say
+            name += "'"
+        policies[name] = agent.policy()
+    seeds = models.seeds(agents[-1], own.get("record_episodes", 1), own.get("seed"))
+    found = recording.reel(policies, env_id, own["record_path"], seeds=seeds, **_filmed(own))
+    print(f"recorded={own['record_path']}")
+    for name, returns in found.items():
+        print(f"{name}: returns={_numbers(returns)}")
+
+
+def _filmed(own: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `recording` that were given."""
+    names = ("fps", "frame_skip", "width", "height", "camera")
+    return {name: own[f"record_{name}"] for name in names if f"record_{name}" in own}
+
+
+def _numbers(values: list[float]) -> str:
+    return " ".join(f"{value:.2f}" for value in values)
+
+
+def _agent_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    if several:
+        text = "run folder or saved agent; several are recorded side by side, by their step"
+        parser.add_argument("path", nargs="+", type=Path, help=text)
+    else:
+        parser.add_argument("path", type=Path, help="run folder or saved agent")
     parser.add_argument(
         "--seed", type=_whole, help="seed of the episodes; default: the agent's own"
     )
@@ -347,6 +391,12 @@ def _record_arguments(parser: argparse.ArgumentParser, prefix: str = "") -> None
     add("--record-fps", type=_positive, help="frames per second (default: 20)")
     add("--record-frame-skip", type=_positive,
         help="environment steps per frame (default: 8)")  # fmt: skip
+    add("--record-width", type=_pixels, help="of MuJoCo tasks, in pixels (default: 480)")
+    add("--record-height", type=_pixels, help="of MuJoCo tasks, in pixels (default: 480)")
+    add("--record-camera", metavar="NAME",
+        help='camera of the MuJoCo model (default: "track" if it has that)')  # fmt: skip
+    add("--record-label", action="store_const", const=True,
+        help="write step and return into the picture")  # fmt: skip
 
 
 def _refuse_unknown(unknown: list[str], *parsers: argparse.ArgumentParser) -> None:
@@ -371,6 +421,13 @@ def _positive(text: str) -> int:
     value = _integer(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
+def _pixels(text: str) -> int:
+    value = _positive(text)
+    if value > LARGEST_PICTURE:
+        raise argparse.ArgumentTypeError(f"must be at most {LARGEST_PICTURE}, not {value}")
     return value
 
 
