@@ -45,12 +45,14 @@ def main() -> None:
     if not browser:
         sys.exit("no Chromium found: install one")
     with tempfile.TemporaryDirectory() as folder:
-        logdir = options.logdir or train(Path(folder))
+        if not options.logdir:
+            train(Path(folder) / "runs")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         board = subprocess.Popen(
-            [options.tensorboard, "--logdir", logdir, "--host", "127.0.0.1", "--port", str(port)],
+            [options.tensorboard, "--logdir", options.logdir or "runs", "--port", str(port)],
+            cwd=None if options.logdir else folder,
             stderr=subprocess.DEVNULL,
         )
         try:
@@ -71,7 +73,7 @@ def main() -> None:
     print(options.output)
 
 
-def train(folder: Path) -> Path:
+def train(folder: Path) -> None:
     """Two runs that differ in algorithm and settings, filmed."""
     for algorithm in ("ddpg", "sac"):
         polyak.train(
@@ -86,7 +88,6 @@ def train(folder: Path) -> Path:
             capture_video=True,
             progress=True,
         )
-    return folder
 
 
 def wait_for(address: str) -> None:

@@ -67,8 +67,10 @@ class Run:
     @property
     def films(self) -> list[tuple[int, Path]]:
         """Films of training, each with the step at which it begins, over all environments."""
-        found = (self.path / "videos").glob("training-step-*.*")
-        steps = {path: int(path.stem.rpartition("-")[2]) for path in found}
+        steps = {}
+        for path in (self.path / "videos").glob("*"):
+            if name := re.fullmatch(r"training-step-(\d+)\.(gif|mp4)", path.name):
+                steps[path] = int(name[1])
         each = self.config["num_envs"] if steps else 1
         return [(each * steps[path], path) for path in sorted(steps, key=steps.__getitem__)]
 

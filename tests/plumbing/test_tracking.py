@@ -38,6 +38,13 @@ def wandb() -> Any:
 # W&B, for real
 
 
+def environment(**changes: str) -> dict[str, str]:
+    """For a process that shall neither use this process's W&B service nor this user's account."""
+    own = ("WANDB_SERVICE", "WANDB_API_KEY")
+    kept = {name: value for name, value in os.environ.items() if name not in own}
+    return kept | {"WANDB_ERROR_REPORTING": "false"} | changes
+
+
 def records(path: Path) -> Iterator[Any]:
     """A W&B file: blocks of 32 KiB of pieces, each checksum, length, kind and part of a record."""
     record_type: Any = importlib.import_module("wandb.proto.wandb_internal_pb2").Record
@@ -92,8 +99,7 @@ def test_an_offline_run_holds_every_row_and_asks_no_server(tmp_path: Path) -> No
         )
         answer = polyak_process(
             "train", "td3", *flags(**options), *more, cwd=tmp_path,
-            env={**os.environ, "WANDB_MODE": "offline", "WANDB_BASE_URL": address,
-                 "WANDB_TAGS": "b,c", "WANDB_ERROR_REPORTING": "false"},
+            env=environment(WANDB_MODE="offline", WANDB_BASE_URL=address, WANDB_TAGS="b,c"),
         )  # fmt: skip
         with contextlib.suppress(TimeoutError):
             asked.append(server.accept())
@@ -117,18 +123,21 @@ def test_films_are_sent_at_the_end(tmp_path: Path) -> None:
     (tmp_path / NAME / "videos").mkdir(parents=True)
     film = tmp_path / NAME / "videos" / "training-step-30.gif"
     film.write_bytes(b"GIF89a" + bytes(20))
+    (film.parent / "mine.mp4").touch()
+    (film.parent / "training-step-9.mp4.part").touch()
     (tmp_path / NAME / "config.json").write_text('{"num_envs": 2}')
     run = Run(tmp_path / NAME)
+    assert run.films == [(60, film)]
     sink = tracking_wandb.start(run, Settings())
     assert sink is not None
     sink.write(90, {"charts/SPS": 1.0})
     sink.films(run.films)
     sink.close(succeeded=True)
+    library.teardown()  # which waits until all is written
     (file,) = run.path.glob("wandb/offline-run-*/*.wandb")
     (row,) = history(file).values()
     assert row["videos/training.captions"] == ["step 60"]
     assert [p.read_bytes() for p in file.parent.rglob("*.gif")] == [film.read_bytes()]
-    library.teardown()
 
 
 def test_without_an_answer_the_run_is_recorded_offline(tmp_path: Path) -> None:
@@ -140,10 +149,11 @@ def test_without_an_answer_the_run_is_recorded_offline(tmp_path: Path) -> None:
         f"sys.exit(cli.main({arguments!r}))"
     )
     # Nothing listens on port 9 of this machine.
-    env = {"WANDB_MODE": "online", "WANDB_BASE_URL": "http://127.0.0.1:9", "HOME": str(tmp_path)}
-    env |= {"WANDB_API_KEY": "a" * 40, "WANDB_ERROR_REPORTING": "false"}
+    env = environment(
+        WANDB_MODE="online", WANDB_BASE_URL="http://127.0.0.1:9", WANDB_API_KEY="a" * 40
+    )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, **env}, timeout=120,
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, timeout=120,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -155,8 +165,8 @@ def test_without_an_answer_the_run_is_recorded_offline(tmp_path: Path) -> None:
 
 def test_without_an_account_nothing_begins(tmp_path: Path) -> None:
     wandb()
-    env = {k: v for k, v in os.environ.items() if k != "WANDB_API_KEY"}
-    env |= {"WANDB_MODE": "online", "HOME": str(tmp_path), "NETRC": str(tmp_path / "none")}
+    nowhere = str(tmp_path / "none")
+    env = environment(WANDB_MODE="online", HOME=str(tmp_path), NETRC=nowhere)
     answer = polyak_process("train", "ddpg", "--track", *flags(**SMALL), cwd=tmp_path, env=env)
     assert "run `wandb login`, or set WANDB_MODE=offline" in answer.line
     assert not (tmp_path / "runs").exists()
