@@ -65,8 +65,8 @@ def checkpoints(env_id: str, folder: Path) -> Iterator[tuple[str, float, str]]:
     """Saves at a full buffer, and one restore: what, value, unit."""
     chosen = settings.setup("td3", {"env_id": env_id, "runs_dir": str(folder)})
     module, library = algorithms.load("td3", "torch"), algorithms.load_backend("torch")
-    device, name = library.prepare("cpu", True, 1)
-    run = runs.create(chosen, name)
+    place = library.prepare("cpu", True, 1)
+    run = runs.create(chosen, place.words)
     generator = np.random.default_rng(0)
     envs = Environments(env_id, [1])
     obs_dim, action_dim = envs.spec.obs_dim, envs.spec.action_dim
@@ -81,7 +81,8 @@ def checkpoints(env_id: str, folder: Path) -> Iterator[tuple[str, float, str]]:
         return replay
 
     def fresh() -> Any:
-        return module.init(chosen.config, obs_dim, action_dim, np.random.default_rng(1), device)
+        draws = np.random.default_rng(1)
+        return module.init(chosen.config, obs_dim, action_dim, draws, place.device)
 
     obs, state, replay = envs.reset(), fresh(), replay_of(ROWS)
     saves, files = [], Folder(run.path / "checkpoint")

@@ -10,6 +10,9 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["NPROC"] = "1"
 
+# No test reaches for W&B's servers.
+os.environ["WANDB_MODE"] = "offline"
+
 # So that processes which tests start find `tests.toys`, wherever they run.
 _root = str(Path(__file__).resolve().parents[1])
 _path = os.environ.get("PYTHONPATH", "").split(os.pathsep)

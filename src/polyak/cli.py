@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from polyak.runs import Run
 
 TRAIN_USAGE = "polyak train ALGORITHM [--env-id ID] [--preset NAME] [--resume RUN] [flags]"
+LARGEST_PICTURE = 4096
+"""Pixels of a side: far beyond what anyone watches, well within what OpenGL draws."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -98,8 +100,10 @@ def _run(arguments: list[str]) -> None:
     command.add_argument("--episodes", type=_positive, help="default: those of its last evaluation")
     command.set_defaults(command=_evaluate)
 
-    command = commands.add_parser("enjoy", help="watch a saved agent, or record it")
-    _agent_arguments(command)
+    command = commands.add_parser(
+        "enjoy", help="watch a saved agent, or record it, or several side by side"
+    )
+    _agent_arguments(command, several=True)
     _record_arguments(command)
     command.set_defaults(command=_enjoy)
 
@@ -109,6 +113,28 @@ def _run(arguments: list[str]) -> None:
     command.add_argument("--private", action="store_true", help="make a new repository private")
     _trust_argument(command)
     command.set_defaults(command=_push)
+
+    command = commands.add_parser("runs", help="list runs, or compare their settings")
+    command.add_argument("paths", nargs="*", type=Path, help="run folders, or folders of them")
+    for name, text in (
+        ("env-id", "the task"),
+        ("algorithm", "ddpg, td3 or sac"),
+        ("backend", "the library"),
+        ("exp-name", "the experiment"),
+        ("state", "running, finished, failed or interrupted"),
+    ):
+        command.add_argument(f"--{name}", help=f"only runs with this: {text}; * is any text")
+    command.add_argument("--seed", type=_whole, help="only runs with this seed")
+    command.add_argument(
+        "--compare", action="store_true", help="show the settings in which the runs differ"
+    )
+    command.set_defaults(command=_runs)
+
+    command = commands.add_parser("export", help="write a saved agent for use without Polyak")
+    command.add_argument("path", type=Path, help="run folder or saved agent")
+    command.add_argument("--format", choices=["onnx"], required=True, help="kind of file")
+    command.add_argument("--output", type=Path, help="file; default: policy.onnx beside the agent")
+    command.set_defaults(command=_export)
 
     command = commands.add_parser("report", help="tables, curves and a page of some runs")
     command.add_argument("runs", nargs="+", type=Path, help="run folders, or folders of them")
@@ -234,6 +260,10 @@ OWN = (
     "record_episodes",
     "record_fps",
     "record_frame_skip",
+    "record_width",
+    "record_height",
+    "record_camera",
+    "record_label",
 )
 """Flags of `polyak train` that are no settings of a run."""
 
@@ -327,42 +357,47 @@ def _skip_train(name: str, own: dict[str, Any], given: dict[str, Any]) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    path, seed = _named_agent(options)
+    (path,), seed = _named_agents(options)
     _print_evaluation(path, options.episodes, seed, trust=options.trust_env)
 
 
 def _enjoy(options: argparse.Namespace) -> None:
     own = {k: v for k, v in vars(options).items() if v is not None and k != "seed"}
     _need_record_path(own, but=("record_episodes",))  # of which a window shows some, too
-    path, seed = _named_agent(options)
-    _record(path, own if seed is None else own | {"seed": seed})
+    paths, seed = _named_agents(options)
+    if seed is not None:
+        own["seed"] = seed
+    if len(paths) == 1:
+        _record(paths[0], own)
+    else:
+        _record_reel(paths, own)
 
 
-def _named_agent(options: argparse.Namespace) -> tuple[Path, int | None]:
-    """The agent that a command names, fetched if need be, and the seed of its episodes if given."""
-    ways = (options.path, options.hf_repository, options.exp_name)
+def _named_agents(options: argparse.Namespace) -> tuple[list[Path], int | None]:
+    """The agents that a command names, fetched if need be, and the seed of episodes if given."""
+    ways = (options.path or None, options.hf_repository, options.exp_name)
     if sum(way is not None for way in ways) != 1:
         raise PolyakError(
             "name one agent: a path, --hf-repository OWNER/NAME, or --exp-name with --env-id"
         )
     by_name = options.exp_name is not None
     for flag, given, fits in (
-        ("--revision", options.revision, options.path is None),
+        ("--revision", options.revision, not options.path),
         ("--env-id", options.env_id, by_name),
         ("--hf-entity", options.hf_entity, by_name),
     ):
         if given is not None and not fits:
             raise PolyakError(f"{flag} is for agents on the Hub: see --help")
-    if options.path is not None:
+    if options.path:
         return options.path, options.seed
 
     hub = _hub()
     if not by_name:
-        return hub.fetch(options.hf_repository, options.revision), options.seed
+        return [hub.fetch(options.hf_repository, options.revision)], options.seed
     if options.env_id is None:
         raise PolyakError("--exp-name needs --env-id, the task that the agent was trained on")
     agent = (options.env_id, options.exp_name, 1 if options.seed is None else options.seed)
-    return hub.fetch_named(*agent, options.hf_entity, options.revision), None
+    return [hub.fetch_named(*agent, options.hf_entity, options.revision)], None
 
 
 def _push(options: argparse.Namespace) -> None:
@@ -393,6 +428,23 @@ def _report(options: argparse.Namespace) -> None:
     print(f"curve={written.curve}\npage={written.page}\ntables={written.tables}")
 
 
+def _runs(options: argparse.Namespace) -> None:
+    from polyak import listing
+
+    names = ("env_id", "algorithm", "backend", "exp_name", "state", "seed")
+    filters = {k: v for k in names if (v := getattr(options, k)) is not None}
+    entries = listing.find(options.paths or [Path("runs")], filters)
+    print(listing.differences(entries) if options.compare else listing.table(entries))
+    print(f"{len(entries)} runs", file=sys.stderr)
+
+
+def _export(options: argparse.Namespace) -> None:
+    from polyak import export
+
+    path, difference = export.to_onnx(options.path, options.output)
+    print(f"exported={path} largest_difference={difference:.1e}")
+
+
 def _print_evaluation(path: Path, episodes: int | None, seed: int | None, *, trust: bool) -> None:
     from polyak import models
 
@@ -403,8 +455,8 @@ def _print_evaluation(path: Path, episodes: int | None, seed: int | None, *, tru
 
 
 def _need_record_path(own: dict[str, Any], but: tuple[str, ...] = ()) -> None:
-    for name in ("record_episodes", "record_fps", "record_frame_skip"):
-        if name in own and name not in but and "record_path" not in own:
+    for name in own:
+        if name.startswith("record_") and name not in but and "record_path" not in own:
             raise PolyakError(f"--{name.replace('_', '-')} needs --record-path FILE.gif or .mp4")
 
 
@@ -418,19 +470,52 @@ def _record(path: Path, own: dict[str, Any]) -> None:
         recording.watch(agent.policy(), env_id, seeds=seeds)
         return
     returns = recording.record(
-        agent.policy(),
-        env_id,
-        own["record_path"],
-        seeds=seeds,
-        fps=own.get("record_fps", 20),
-        frame_skip=own.get("record_frame_skip", 8),
-    )
-    print(f"recorded={own['record_path']} returns={' '.join(f'{r:.2f}' for r in returns)}")
+        agent.policy(), env_id, own["record_path"], seeds=seeds,
+        **_filmed(own), label=own.get("record_label", False),
+    )  # fmt: skip
+    print(f"recorded={own['record_path']} returns={_numbers(returns)}")
 
 
-def _agent_arguments(parser: argparse.ArgumentParser) -> None:
+def _record_reel(paths: list[Path], own: dict[str, Any]) -> None:
+    from polyak import models, recording
+
+    if "record_path" not in own:
+        raise PolyakError("several agents are only recorded: add --record-path FILE.gif or .mp4")
+    agents = sorted((models.load(path) for path in paths), key=lambda agent: agent.info["step"])
+    env_id = models.trusted_env_id(agents[-1], own.get("trust_env", False))
+    policies = {}
+    for agent in agents:
+        if agent.spec.env_id != env_id:
+            raise PolyakError(f"agents of one task, please: {env_id} is not {agent.spec.env_id}")
+        name = f"{agent.info['algorithm']} after {agent.info['step']:,}"
+        while name in policies:  # other seeds, say
+            name += "'"
+        policies[name] = agent.policy()
+    seeds = models.seeds(agents[-1], own.get("record_episodes", 1), own.get("seed"))
+    found = recording.reel(policies, env_id, own["record_path"], seeds=seeds, **_filmed(own))
+    print(f"recorded={own['record_path']}")
+    for name, returns in found.items():
+        print(f"{name}: returns={_numbers(returns)}")
+
+
+def _filmed(own: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `recording` that were given."""
+    names = ("fps", "frame_skip", "width", "height", "camera")
+    return {name: own[f"record_{name}"] for name in names if f"record_{name}" in own}
+
+
+def _numbers(values: list[float]) -> str:
+    return " ".join(f"{value:.2f}" for value in values)
+
+
+def _agent_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     add = parser.add_argument
-    add("path", type=Path, nargs="?", help="run folder or saved agent")
+    text = "run folder or saved agent"
+    if several:
+        add("path", nargs="*", type=Path,
+            help=f"{text}; several are recorded side by side, by their step")  # fmt: skip
+    else:
+        add("path", nargs="?", type=lambda path: [Path(path)], help=text)
     add("--hf-repository", metavar="OWNER/NAME", help="an agent on the Hugging Face Hub instead")
     add("--exp-name", help="the agent on the Hub of this experiment, with --env-id and --seed")
     add("--env-id", help="task that the agent of --exp-name was trained on")
@@ -457,6 +542,12 @@ def _record_arguments(parser: argparse.ArgumentParser, prefix: str = "") -> None
     add("--record-fps", type=_positive, help="frames per second (default: 20)")
     add("--record-frame-skip", type=_positive,
         help="environment steps per frame (default: 8)")  # fmt: skip
+    add("--record-width", type=_pixels, help="of MuJoCo tasks, in pixels (default: 480)")
+    add("--record-height", type=_pixels, help="of MuJoCo tasks, in pixels (default: 480)")
+    add("--record-camera", metavar="NAME",
+        help='camera of the MuJoCo model (default: "track" if it has that)')  # fmt: skip
+    add("--record-label", action="store_const", const=True,
+        help="write step and return into the picture")  # fmt: skip
 
 
 def _refuse_unknown(unknown: list[str], *parsers: argparse.ArgumentParser) -> None:
@@ -481,6 +572,13 @@ def _positive(text: str) -> int:
     value = _integer(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
+def _pixels(text: str) -> int:
+    value = _positive(text)
+    if value > LARGEST_PICTURE:
+        raise argparse.ArgumentTypeError(f"must be at most {LARGEST_PICTURE}, not {value}")
     return value
 
 

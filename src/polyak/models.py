@@ -106,6 +106,8 @@ class Agent:
 
     info: dict[str, Any]
     spec: Spec
+    weights: Weights
+    """The actor's, as NumPy arrays: `0.weight` (out, in), `0.bias` (out,), `1.weight`, ..."""
     _module: Algorithm
     _config: Any
     _actor: Any
@@ -177,7 +179,7 @@ def load(path: str | Path, backend: str | None = None) -> Agent:
     hidden = (config.hidden_dim, config.hidden_dim)
     shapes = initial.shapes((spec.obs_dim, *hidden, config.actor_outputs * spec.action_dim))
     weights = _read_weights(folder / WEIGHTS, "actor.", shapes)
-    return Agent(info, spec, module, config, module.Actor(weights, device))
+    return Agent(info, spec, weights, module, config, module.Actor(weights, device))
 
 
 def find(path: Path) -> Path:

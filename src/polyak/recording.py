@@ -6,6 +6,7 @@ Rendering depends on system libraries that may be absent. Whatever goes wrong th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -13,16 +14,23 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
 from polyak.environments import Environment
 from polyak.errors import PolyakError
-from polyak.evaluation import evaluate
+from polyak.evaluation import Policy, evaluate
 from polyak.video import VideoWriter
+
+WIDER = 50
+"""Times by which a floor is drawn wider: a fast HalfCheetah has left its own after 8 seconds."""
+
+FLOOR = 10.0
+"""Metres of half a side from which a plane is a floor, and no table."""
 
 PACKAGES = "apt-get install libegl1 libgl1-mesa-dri"
 
@@ -97,7 +105,7 @@ def _works(backend: str) -> bool:
 
 
 def record(
-    act: Callable[[np.ndarray], np.ndarray],
+    act: Policy,
     env_id: str,
     path: str | Path,
     *,
@@ -107,6 +115,7 @@ def record(
     width: int = 480,
     height: int = 480,
     camera: str | None = None,
+    label: bool = False,
 ) -> list[float]:
     """Plays one episode per seed and writes them all to one video.
 
@@ -120,39 +129,170 @@ def record(
         width: pixels, for MuJoCo environments; others have a size of their own.
         height: likewise.
         camera: see `start_rendering`.
+        label: write step and return into the picture, and hold the end of each episode a second.
 
     Returns the undiscounted episode returns, in the order of the seeds.
 
     Raises:
         PolyakError: from `VideoWriter`, `start_rendering` or the environment.
     """
-    if frame_skip < 1:
-        raise PolyakError(f"frame skip is {frame_skip}: use 1 to keep every frame, or more")
-    returns: list[float] = []
-    with VideoWriter(path, fps) as video:
-        environment = Environment(env_id, render_mode="rgb_array", width=width, height=height)
-        try:
-            for seed in seeds:
-                obs = environment.reset(seed)
-                if not returns:
-                    start_rendering(environment, camera)
-                step, episodic_return, over = 0, 0.0, False
-                while not over:
-                    if step % frame_skip == 0:
-                        video.add(environment.render())
-                    obs, reward, terminated, truncated = environment.step(act(obs))
-                    episodic_return += reward
-                    over = terminated or truncated
-                    step += 1
-                returns.append(episodic_return)
-        finally:
-            stop_rendering(environment)
+    size = {"width": width, "height": height}
+    with _stage(path, fps, frame_skip, {"": act}, env_id, size, camera) as (video, (player,)):
+        returns = []
+        for seed in seeds:
+            player.begin(seed)
+            _film(video, [player], frame_skip, hold=round(fps) if label else 0, label=label)
+            returns.append(player.episodic_return)
     return returns
 
 
-def watch(
-    act: Callable[[np.ndarray], np.ndarray], env_id: str, *, seeds: Iterable[int]
-) -> list[float]:
+def reel(
+    policies: Mapping[str, Policy],
+    env_id: str,
+    path: str | Path,
+    *,
+    seeds: Iterable[int],
+    fps: float = 20,
+    frame_skip: int = 8,
+    width: int = 240,
+    height: int = 240,
+    camera: str | None = None,
+) -> dict[str, list[float]]:
+    """Plays several policies side by side from the same first states: how an agent got better.
+
+    Each picture says whose it is, and its step and return. Who is done early stands still until the
+    last one is; then the end is held for a second.
+
+    Args:
+        policies: by what is written into their pictures, from left to right.
+        env_id: the task of them all.
+        path: see `record`, as for all that follows; width and height are those of one picture.
+        seeds: one for each episode of all.
+        fps: see `record`.
+        frame_skip: see `record`.
+        width: see `record`.
+        height: see `record`.
+        camera: see `record`.
+
+    Returns the episode returns of each policy, in the order of the seeds.
+
+    Raises:
+        PolyakError: see `record`.
+    """
+    size = {"width": width, "height": height}
+    with _stage(path, fps, frame_skip, policies, env_id, size, camera) as (video, players):
+        returns: dict[str, list[float]] = {player.name: [] for player in players}
+        for seed in seeds:
+            for player in players:
+                player.begin(seed)
+            _film(video, players, frame_skip, hold=round(fps), label=True)
+            for player in players:
+                returns[player.name].append(player.episodic_return)
+    return returns
+
+
+@contextlib.contextmanager
+def _stage(
+    path: str | Path,
+    fps: float,
+    frame_skip: int,
+    policies: Mapping[str, Policy],
+    env_id: str,
+    size: dict[str, int],
+    camera: str | None,
+) -> Iterator[tuple[VideoWriter, list[_Player]]]:
+    """A video to write and a player for each policy, all of which end with the context."""
+    if frame_skip < 1:
+        raise PolyakError(f"frame skip is {frame_skip}: use 1 to keep every frame, or more")
+    with VideoWriter(path, fps) as video, contextlib.ExitStack() as stack:
+        players = []
+        for name, act in policies.items():
+            environment = Environment(env_id, render_mode="rgb_array", **size)
+            stack.callback(stop_rendering, environment)
+            players.append(_Player(name, act, environment, camera))
+        yield video, players
+
+
+class _Player:
+    """A policy in an environment that is drawn, one episode after another."""
+
+    def __init__(
+        self, name: str, act: Policy, environment: Environment, camera: str | None
+    ) -> None:
+        self.name = name
+        self._act, self._environment, self._camera = act, environment, camera
+        self._ready = False
+
+    def begin(self, seed: int) -> None:
+        """Begins an episode."""
+        self._obs = self._environment.reset(seed)
+        self.step, self.episodic_return, self.over = 0, 0.0, False
+        self._last: np.ndarray | None = None
+        if not self._ready:
+            start_rendering(self._environment, self._camera)
+            self._ready = True
+
+    def advance(self) -> None:
+        """One step, unless the episode is over."""
+        if self.over:
+            return
+        action = self._act(self._obs)
+        self._obs, reward, terminated, truncated = self._environment.step(action)
+        self.episodic_return += reward
+        self.over = terminated or truncated
+        self.step += 1
+
+    def picture(self, *, label: bool) -> np.ndarray:
+        """The present state (height, width, 3) uint8; that of an episode that is over stays."""
+        if self._last is not None:
+            return self._last
+        viewer = _viewer(self._environment)
+        if viewer is not None:  # another player's may be the current one
+            viewer.make_context_current()
+        frame = self._environment.render()
+        if label:
+            lines = [f"step {self.step}", f"return {self.episodic_return:.1f}"]
+            frame = with_text(frame, [self.name] * bool(self.name) + lines)
+        if self.over:
+            self._last = frame
+        return frame
+
+
+def _film(
+    video: VideoWriter, players: list[_Player], frame_skip: int, *, hold: int, label: bool
+) -> None:
+    """Films an episode of every player, side by side, and the end of it for `hold` frames."""
+
+    def shoot() -> None:
+        video.add(np.concatenate([player.picture(label=label) for player in players], axis=1))
+
+    step = 0
+    while not all(player.over for player in players):
+        if step % frame_skip == 0:
+            shoot()
+        for player in players:
+            player.advance()
+        step += 1
+    for _ in range(hold):
+        shoot()
+
+
+def with_text(frame: np.ndarray, lines: Sequence[str]) -> np.ndarray:
+    """The frame (height, width, 3) uint8 with lines of text in its upper left corner."""
+    image = Image.fromarray(frame)
+    size = max(frame.shape[0] // 20, 10)  # pixels
+    ImageDraw.Draw(image).multiline_text(
+        (size // 2, size // 2),
+        "\n".join(lines),
+        fill=(255, 255, 255),
+        font=ImageFont.load_default(size),
+        stroke_width=max(size // 10, 1),  # so that it can be read on any ground
+        stroke_fill=(0, 0, 0),
+    )
+    return np.asarray(image)
+
+
+def watch(act: Policy, env_id: str, *, seeds: Iterable[int]) -> list[float]:
     """Plays one episode per seed in a window; returns the undiscounted episode returns.
 
     Raises:
@@ -276,6 +416,7 @@ def start_rendering(environment: Environment, camera: str | None = None) -> None
     if renderer is not None:
         choose_gl_backend()
         task.model.vis.quality.offsamples = 0  # read once, when the first frame makes the buffers
+        _widen_floor(task.model)
     elif not _has_display():
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame, of the classic-control tasks
     cameras = [task.model.camera(i).name for i in range(task.model.ncam)] if renderer else []
@@ -298,6 +439,16 @@ def start_rendering(environment: Environment, camera: str | None = None) -> None
         renderer.viewer.scn.flags[flags.mjRND_REFLECTION] = 0
 
 
+def _widen_floor(model: Any) -> None:
+    """Lets the floor go on where a fast runner would leave it behind; contact has no such edge."""
+    types = importlib.import_module("mujoco").mjtGeom
+    floors = (model.geom_type == types.mjGEOM_PLANE) & (model.geom_size[:, 0] >= FLOOR)
+    for plane in np.flatnonzero(floors):
+        model.geom_size[plane, :2] *= WIDER
+        if (material := model.geom_matid[plane]) >= 0 and not model.mat_texuniform[material]:
+            model.mat_texrepeat[material] *= WIDER
+
+
 def stop_rendering(environment: Environment) -> None:
     """Frees what MuJoCo holds in OpenGL, then closes the environment.
 
@@ -310,7 +461,12 @@ def stop_rendering(environment: Environment) -> None:
 
 def free_rendering(environment: Environment) -> None:
     """Frees what MuJoCo holds in OpenGL; see `stop_rendering`."""
-    viewer = getattr(getattr(environment.unwrapped, "mujoco_renderer", None), "viewer", None)
+    viewer = _viewer(environment)
     if viewer is not None:
         viewer.make_context_current()
         viewer.con.free()
+
+
+def _viewer(environment: Environment) -> Any:
+    """What draws a MuJoCo environment, once it has been drawn, or None."""
+    return getattr(getattr(environment.unwrapped, "mujoco_renderer", None), "viewer", None)

@@ -43,6 +43,7 @@ class Run:
     events.out...   the same for TensorBoard
     checkpoint/     what going on after an interruption needs
     final/  best/   saved agents
+    videos/         films of training
     """
 
     path: Path
@@ -63,9 +64,22 @@ class Run:
     @property
     def final_eval_return(self) -> float | None:
         """Mean return of the final deterministic evaluation, or None where there was none."""
-        path = self.path / "final" / "agent.json"
-        result = read_json(path)["results"].get("evaluation") if path.is_file() else None
-        return sum(result["returns"]) / len(result["returns"]) if result else None
+        return self._eval_return("final")
+
+    @property
+    def best_eval_return(self) -> float | None:
+        """The highest mean evaluation return so far, or None where there was no evaluation."""
+        return self._eval_return("best")
+
+    @property
+    def films(self) -> list[tuple[int, Path]]:
+        """Films of training, each with the step at which it begins, over all environments."""
+        steps = {}
+        for path in (self.path / "videos").glob("*"):
+            if name := re.fullmatch(r"training-step-(\d+)\.(gif|mp4)", path.name):
+                steps[path] = int(name[1])
+        each = self.config["num_envs"] if steps else 1
+        return [(each * steps[path], path) for path in sorted(steps, key=steps.__getitem__)]
 
     def metrics(self, name: str | None = None) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl; with a name, those that hold that metric.
@@ -83,6 +97,11 @@ class Run:
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise PolyakError(f"{path} cannot be read: {error!r}") from error
         return [row for row in rows if name is None or name in row]
+
+    def _eval_return(self, agent: str) -> float | None:
+        path = self.path / agent / "agent.json"
+        result = read_json(path)["results"].get("evaluation") if path.is_file() else None
+        return sum(result["returns"]) / len(result["returns"]) if result else None
 
     def write_status(self, state: str, step: int, error: str = "") -> None:
         """Replaces status.json as a whole: a reader never sees half of it."""

@@ -42,6 +42,11 @@ class Settings:
     capture_video: bool = setting(
         False, "film about ten training episodes of the first environment"
     )
+    track: bool = setting(False, "also send the metrics to Weights & Biases")
+    wandb_project_name: str = setting("polyak", "its project")
+    wandb_entity: str = setting("", "user or team that owns the project; by default your own")
+    wandb_group: str = setting("", "group of the run")
+    wandb_tags: str = setting("", "tags of the run, separated by commas")
     save_model: bool = setting(
         False, "evaluate the final agent over 10 more episodes and keep that"
     )

@@ -1,31 +1,44 @@
-"""Where a run's numbers go: JSON lines (the truth), TensorBoard, and the progress bar."""
+"""Where a run's numbers go: JSON lines (the truth), TensorBoard, other sinks, the progress bar."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import math
 import os
-import socket
-import struct
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
-from tensorboardX.proto.event_pb2 import Event
-from tensorboardX.proto.summary_pb2 import Summary
-from tensorboardX.record_writer import masked_crc32c
 from tqdm import tqdm
 
+from polyak import tensorboard
 from polyak.environments import Episode
 from polyak.errors import PolyakError
 from polyak.evaluation import Evaluation
 from polyak.runs import Run
+from polyak.tensorboard import Event, EventsWriter
+
+
+class Sink(Protocol):
+    """Another place for a run's numbers. It may fail: the run then goes on without it."""
+
+    @property
+    def name(self) -> str:
+        """What a warning calls it."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """A row of `Tracker.write`."""
+
+    def films(self, films: list[tuple[int, Path]]) -> None:
+        """Films of training, each with the step at which it begins."""
+
+    def close(self, *, succeeded: bool) -> None:
+        """The run is over."""
 
 
 class Tracker:
@@ -40,18 +53,27 @@ class Tracker:
         progress: whether to show a progress bar on standard error.
         saved: what `snapshot` gave, of a run that goes on there: later rows are cut off, and the
             pause does not count.
+        sinks: where else the rows go.
 
     Raises:
         PolyakError: the file cannot be written, or has lost rows since the snapshot.
     """
 
     def __init__(
-        self, run: Run, total: int, *, progress: bool, saved: Mapping[str, Any] | None = None
+        self,
+        run: Run,
+        total: int,
+        *,
+        progress: bool,
+        saved: Mapping[str, Any] | None = None,
+        sinks: Sequence[Sink] = (),
     ) -> None:
         saved = saved or {}
         path, keep = run.path / "metrics.jsonl", saved.get("rows", 0)
         if keep and path.stat().st_size < keep:
             raise PolyakError(f"{path} has lost rows since the checkpoint was written")
+        self._run = run
+        self._sinks = list(sinks)
         self._file: TextIO = path.open("a", encoding="utf-8")
         if path.is_file():  # and no device
             self._file.truncate(keep)
@@ -82,7 +104,8 @@ class Tracker:
         trace: TracebackType | None,
     ) -> None:
         self._bar.close()
-        self._board.close()
+        self._board.close(succeeded=error is None)
+        self._tell(lambda sink: sink.close(succeeded=error is None))
         with contextlib.suppress(OSError):  # a full disk, which `write` has reported
             self._file.close()
 
@@ -100,6 +123,13 @@ class Tracker:
         except OSError as error:
             raise PolyakError(f"cannot write {self._file.name}: {error.strerror}") from error
         self._board.write(step, values)
+        self._tell(lambda sink: sink.write(step, values))
+
+    def films(self) -> None:
+        """Shows the films of training, if there are any."""
+        if films := self._run.films:
+            self._board.films(films)
+            self._tell(lambda sink: sink.films(films))
 
     def snapshot(self, step: int) -> dict[str, Any]:
         """Where the record stands, for `saved`; what was written so far survives a power cut.
@@ -159,6 +189,15 @@ class Tracker:
         """Starts the speed's clock again."""
         self._speed.resume()
 
+    def _tell(self, what: Callable[[Sink], None]) -> None:
+        for sink in self._sinks.copy():
+            try:
+                what(sink)
+            except Exception as error:  # noqa: BLE001 - of any library, and no reason to stop
+                self._sinks.remove(sink)
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                warnings.warn(f"nothing more goes to {sink.name}: {reason}", stacklevel=3)
+
     def _show(self, **values: str) -> None:
         self._seen |= values
         self._bar.set_postfix_str(
@@ -200,7 +239,7 @@ class _Screen:
 
 
 class _Board:
-    """TensorBoard events, one for each row. If they cannot be written, the run goes on without.
+    """TensorBoard events: rows, settings, films. Where they cannot be written, the run goes on.
 
     Written where they arise: tensorboardX's `SummaryWriter` hands them to a thread, whose death on
     a full disk would leave the run waiting for ever.
@@ -219,12 +258,32 @@ class _Board:
             self._writer = EventsWriter(run.path, keep)
         except OSError as error:
             self._give_up(error)
+        if not keep:
+            self._put(tensorboard.session_start(run.config))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
+        self._put(tensorboard.scalars(step, values))
+
+    def films(self, films: list[tuple[int, Path]]) -> None:
+        from polyak import video  # loads image libraries, which only films need
+
+        try:
+            for step, path in films:
+                self._put(tensorboard.film(step, video.as_gif(path)))
+        except PolyakError as error:
+            warnings.warn(f"no films in TensorBoard: {error}", stacklevel=3)
+
+    def close(self, *, succeeded: bool) -> None:
+        self._put(tensorboard.session_end(succeeded=succeeded))
+        if self._writer is not None:
+            try:
+                self._writer.close()
+            except OSError as error:
+                self._give_up(error)
+
+    def _put(self, event: Event) -> None:
         if self._writer is None:
             return
-        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        event = Event(wall_time=time.time(), step=step, summary=Summary(value=scalars))
         try:
             self._writer.write_event(event)
             if time.perf_counter() - self._flushed > self.FLUSH:
@@ -242,53 +301,9 @@ class _Board:
                 self._give_up(error)
         return None
 
-    def close(self) -> None:
-        if self._writer is not None:
-            try:
-                self._writer.close()
-            except OSError as error:
-                self._give_up(error)
-
     def _give_up(self, error: OSError) -> None:
         self._writer = None
         warnings.warn(f"no more TensorBoard events: {error.strerror}", stacklevel=2)
-
-
-class EventsWriter:
-    """TensorBoard's file, opened for writing or, unlike tensorboardX's own, for going on.
-
-    Each record is its length (8 bytes), a checksum of that, the event, a checksum of the event.
-    """
-
-    def __init__(self, folder: Path, keep: int) -> None:
-        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
-        path = next(iter(sorted(folder.glob("events.out.tfevents.*"))), folder / name)
-        self._file = path.open("ab")
-        if self._size() < keep:
-            raise OSError(errno.ENODATA, "the file has lost some")
-        self._file.truncate(keep)
-        if not keep:
-            self.write_event(Event(wall_time=time.time(), file_version="brain.Event:2"))
-
-    def write_event(self, event: Event) -> None:
-        """Adds an event."""
-        data = event.SerializeToString()
-        length = struct.pack("<Q", len(data))
-        for part in (length, data):
-            self._file.write(part + struct.pack("<I", masked_crc32c(part)))
-
-    def flush(self) -> int:
-        """Puts everything on disk; returns the length of the file."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        return self._size()
-
-    def _size(self) -> int:
-        return os.fstat(self._file.fileno()).st_size
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
 
 
 class Speed:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from polyak import algorithms, environments, models, runs, stopping
+from polyak import algorithms, environments, models, runs, stopping, tracking_wandb
 from polyak.algorithms.initial import Weights
 from polyak.algorithms.interface import Algorithm, Backend, Metrics, Place
 from polyak.checkpoint import Checkpoints, Folder
@@ -165,6 +165,8 @@ def _train(
             warnings.warn(line, stacklevel=3)
         if settings.save_path:
             models.check_writable(Path(settings.save_path))
+        if settings.track:
+            tracking_wandb.check(settings)
         n = settings.num_envs
         total = -(-settings.total_timesteps // n) * n  # whole rounds, rounded up
         replay_size = min(config.buffer_size, total)
@@ -183,7 +185,13 @@ def _train(
                 say(f"{place.words}; {memory}{'' if whole else rounded}\nrun: {run.path}{goes_on}")
             envs = stack.enter_context(closing(_environments(settings, run, begun)))
             record = saved.content["tracker"] if saved else None
-            tracker = stack.enter_context(Tracker(run, total, progress=bar, saved=record))
+            board = tracking_wandb.start(run, settings) if settings.track else None
+            if talk and board:
+                say(f"W&B: {board.where}")
+            sinks = [board] if board else []
+            tracker = stack.enter_context(
+                Tracker(run, total, progress=bar, saved=record, sinks=sinks)
+            )
             replay = Replay(replay_size, n, judged.spec.obs_dim, judged.spec.action_dim)
             review = _Review(chosen, module, backend, place.device, judged, run, tracker)
             checkpoints = Checkpoints(
@@ -199,6 +207,7 @@ def _train(
             )
             state = loop(chosen, module, place.device, envs, replay, tracker, review, checkpoints)
             review.final(total, state)
+            tracker.films()
         except BaseException as error:
             steps = envs.steps if envs else begun
             with contextlib.suppress(OSError):  # the disk is full, which may be the very reason

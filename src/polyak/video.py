@@ -88,6 +88,42 @@ class VideoWriter:
             self.abort()
 
 
+def as_gif(path: Path) -> bytes:
+    """A video as a small GIF: one that is GIF already as it is, an MP4 at 10 frames a second.
+
+    Raises:
+        PolyakError: the file cannot be read, or ffmpeg is missing.
+    """
+    try:
+        if path.suffix.lower() == ".gif":
+            return path.read_bytes()
+        # One palette, made of all frames.
+        palette = "fps=10,scale=200:-1,split[a][b];[a]palettegen[p];[b][p]paletteuse=dither=none"
+        command = [
+            _ffmpeg(),
+            "-loglevel",
+            "error",
+            "-i",
+            str(path),
+            "-vf",
+            palette,
+            "-f",
+            "gif",
+            "-",
+        ]
+        done = subprocess.run(command, capture_output=True, check=True, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise PolyakError(f"cannot read {path}: {error}") from error
+    return done.stdout
+
+
+def _ffmpeg() -> str:
+    try:
+        return str(importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe())
+    except (ImportError, RuntimeError) as error:
+        raise PolyakError('MP4 needs ffmpeg: pip install "polyak[video]"') from error
+
+
 class _GIF:
     """A looped GIF by Pillow. Frames wait as palette indices, a byte per pixel, until the end.
 
@@ -132,10 +168,7 @@ class _MP4:
     """H.264 through the ffmpeg that comes with imageio-ffmpeg."""
 
     def __init__(self, path: Path, fps: float) -> None:
-        try:
-            self._exe: str = importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe()
-        except (ImportError, RuntimeError) as error:
-            raise PolyakError('MP4 needs ffmpeg: pip install "polyak[video]"') from error
+        self._exe = _ffmpeg()
         path.touch()  # fails now rather than after the first episode
         self._path = path
         self._fps = fps

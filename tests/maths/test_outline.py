@@ -129,6 +129,10 @@ def test_the_torch_side_never_imports_jax(tmp_path: Path) -> None:
     assert loaded(code, tmp_path) == {"torch", "gymnasium", "mujoco"}
 
 
+def test_training_loads_no_library_before_a_backend_is_chosen(tmp_path: Path) -> None:
+    assert loaded("import polyak.training", tmp_path) == {"gymnasium", "mujoco"}
+
+
 def test_help_needs_no_heavy_library(tmp_path: Path) -> None:
     code = (
         "from polyak.cli import main\n"

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image, ImageSequence
 
@@ -205,16 +206,19 @@ def test_no_frame_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
-def test_ten_recordings_leak_no_descriptor(tmp_path: Path, gl: None) -> None:
-    def descriptors() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
+def test_thirty_recordings_leak_neither_descriptors_nor_memory(tmp_path: Path, gl: None) -> None:
+    def held() -> tuple[int, float]:
+        gc.collect()
+        megabytes = psutil.Process().memory_info().rss / 1e6
+        return len(list(Path("/proc/self/fd").iterdir())), megabytes
 
-    before = 0
-    for n in range(11):
+    for n in range(30):
         suffix = "mp4" if n % 3 == 0 else "gif"
         record(idle, "InvertedPendulum-v5", tmp_path / f"{n}.{suffix}", seeds=[n], width=64)
-        before = before or descriptors()  # after the first: MuJoCo opens some once for all
-    assert descriptors() == before
+        if n == 3:  # MuJoCo opens and takes some once for all
+            descriptors, memory = held()
+    assert held()[0] == descriptors
+    assert held()[1] - memory < 15  # 26 recordings; a picture's buffers alone are 2 MB
 
 
 # MuJoCo

@@ -141,6 +141,11 @@ OTHER: dict[str, Any] = {
     "eval_interval": 2,
     "eval_episodes": 1,
     "capture_video": True,
+    "track": True,
+    "wandb_project_name": "elsewhere",
+    "wandb_entity": "somebody",
+    "wandb_group": "a group",
+    "wandb_tags": "one,two",
     "save_model": True,
     "checkpoint_interval": 2,
     "keep_checkpoint": False,
@@ -808,7 +813,11 @@ def scalars(path: Path) -> list[tuple[str, int, float]]:
     while data:
         (length,) = struct.unpack("<Q", data[:8])
         event = event_pb2.Event.FromString(data[12 : 12 + length])
-        found += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
+        found += [
+            (value.tag, event.step, value.simple_value)
+            for value in event.summary.value
+            if value.HasField("simple_value")
+        ]
         data = data[16 + length :]
     return found
 
