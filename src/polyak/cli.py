@@ -81,12 +81,16 @@ def _run(arguments: list[str]) -> None:
     if arguments[:1] == ["train"]:
         _train(arguments[1:])
         return
+    if arguments[:1] == ["benchmark"]:
+        _benchmark(arguments[1:])
+        return
     parser = Parser(
         prog="polyak", description="Trains continuous-control agents: DDPG, TD3 and SAC."
     )
     parser.add_argument("--version", action="version", version=f"polyak {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     commands.add_parser("train", help="train an agent: " + TRAIN_USAGE, add_help=False)
+    commands.add_parser("benchmark", help="make every run of a grid", add_help=False)
 
     command = commands.add_parser("evaluate", help="evaluate a saved agent, noise off")
     _agent_arguments(command)
@@ -118,10 +122,7 @@ def _train(arguments: list[str]) -> None:
         return
     if arguments[0].startswith("-"):
         raise PolyakError(f"name the algorithm first: {TRAIN_USAGE}")
-    parser = train_parser(arguments[0])
-    options, unknown = parser.parse_known_args(arguments[1:])
-    _refuse_unknown(unknown, parser)
-    given = vars(options)
+    given = _train_options(arguments[0], arguments[1:])
     own = {name: given.pop(name) for name in OWN if name in given}
     if own.get("skip_train"):
         _skip_train(arguments[0], own, given)
@@ -145,6 +146,28 @@ def _train(arguments: list[str]) -> None:
         print(f"final_eval_return={result:.2f}")
     if "record_path" in own:
         _record(run.path / "final", own | {"trust_env": True})  # which has just been run
+
+
+def _train_options(name: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """The options that flags of `polyak train NAME` ask for."""
+    parser = train_parser(name)
+    options, unknown = parser.parse_known_args(arguments)
+    _refuse_unknown(unknown, parser)
+    return vars(options)
+
+
+def _benchmark(arguments: list[str]) -> None:
+    from polyak.benchmark import command
+
+    parser = Parser(
+        prog="polyak benchmark", usage=command.USAGE, description=command.DESCRIPTION,
+        argument_default=argparse.SUPPRESS, allow_abbrev=False,
+    )  # fmt: skip
+    command.add_flags(parser)
+    known = train_parser(next(iter(CONFIGS)))._option_string_actions
+    resume = ("--resume", "auto") if "--resume" in known else ()
+    if code := command.main(parser, arguments, _train_options, resume):
+        raise SystemExit(code)
 
 
 OWN = (

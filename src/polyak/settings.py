@@ -47,6 +47,7 @@ class Settings:
     )
     save_path: str = setting("", "also save the final agent in this folder")
     runs_dir: str = setting("runs", "folder that holds the run folders")
+    tags: str = setting("", "labels of the run, comma-separated")
 
 
 @dataclass(frozen=True)
