@@ -7,6 +7,7 @@ import getpass
 import io
 import logging
 import os
+import shutil
 import signal
 import socket
 import tarfile
@@ -37,8 +38,8 @@ class Report(NamedTuple):
     """The machine."""
     tail: str
     """The end of the log of a run that failed."""
-    folder: bytes | None
-    """The run folder as a tar file; None where the runs folder is shared."""
+    files: bytes | None
+    """The run folder and its log as a tar file; None where the runs folder is shared."""
 
 
 def run(
@@ -70,17 +71,18 @@ def run(
         PolyakError: Ray is not installed, or no cluster answers.
         KeyboardInterrupt: it was interrupted; the runs were told to end.
     """
-    ray = _connect(address)
     done = {job for job in jobs if index.finished(job)}
     if done:
         say(f"{len(done)} of {len(jobs)} runs are done already")
     waiting = [job for job in jobs if job not in done]
-    if jobs:
-        _check_room(ray, jobs[0], gpus)
+    if not waiting:
+        return []
+    ray = _connect(address)
+    _check_room(ray, waiting[0], gpus)
     progress = Progress(jobs, done, index)
     failed: list[Job] = []
     running: dict[Any, Job] = {}
-    tokens = {job.runs_dir: _leave_token(job.runs_dir) for job in waiting}
+    tokens = {folder: _leave_token(folder) for folder in {job.runs_dir for job in waiting}}
     try:
         while waiting or running:
             while waiting and (workers is None or len(running) < workers):
@@ -98,8 +100,8 @@ def run(
                 except ray.exceptions.RayError as error:
                     reason = " ".join(str(error).split())
                     report = Report(Outcome.FAILED, "the cluster", f"  {reason}", None)
-                if report.folder is not None:
-                    _unpack(report.folder, job.runs_dir)
+                if report.files is not None:
+                    _unpack(report.files, job.runs_dir)
                 text = f"{report.outcome.value}: {job.label}, on {report.where}"
                 if report.outcome is Outcome.FAILED:
                     failed.append(job)
@@ -110,7 +112,8 @@ def run(
         progress.say(f"ending {len(running)} runs")
         for reference in running:
             ray.cancel(reference)
-        ray.wait(list(running), num_returns=len(running), timeout=60.0)
+        if running:
+            ray.wait(list(running), num_returns=len(running), timeout=60.0)
         raise
     finally:
         for token in tokens.values():
@@ -144,8 +147,13 @@ def _task(job: Job, token: str, folder: str, environment: dict[str, str]) -> Rep
         process.wait()
         raise
     tail = local.tail(job.log) if outcome is Outcome.FAILED else ""
-    runs = index.runs(job)
-    packed = None if shared or not runs else _pack(runs[-1].path)
+    packed = None
+    if not shared:
+        packed = _pack(job, index)
+        if outcome is not Outcome.FAILED:
+            place = Path.cwd()
+            os.chdir(place.parent)
+            shutil.rmtree(place)
     return Report(outcome, socket.gethostname(), tail, packed)
 
 
@@ -180,13 +188,13 @@ def _connect(address: str | None) -> Any:
 
 
 def _check_room(ray: Any, job: Job, gpus: float) -> None:
-    """Refuses what no node can ever run: Ray would wait for one for ever."""
+    """Says so if no node can run a run: Ray waits for one, which only some clusters then add."""
     wanted = {"CPU": float(_threads(job)), "GPU": gpus}
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(all(node.get(k, 0.0) >= v for k, v in wanted.items()) for node in nodes):
-        raise PolyakError(
-            f"no node of the Ray cluster has {wanted['CPU']:g} CPUs and {gpus:g} GPUs for a run: "
-            "lower --threads or --ray-gpus-per-run"
+        say(
+            f"no node of the Ray cluster has the {wanted['CPU']:g} CPUs and {gpus:g} GPUs of a run "
+            "(--threads, --ray-gpus-per-run); waiting for one"
         )
 
 
@@ -205,13 +213,15 @@ def _leave_token(folder: Path) -> Path:
     return path
 
 
-def _pack(folder: Path) -> bytes:
-    """A run folder as a tar file, without what only an unfinished run needs."""
+def _pack(job: Job, index: Index) -> bytes:
+    """The run folder and the log as a tar file, without what only an unfinished run needs."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for path in sorted(folder.iterdir()):
-            if path.name != "checkpoint":
-                archive.add(path, f"{folder.name}/{path.name}")
+        archive.add(job.log, f"logs/{job.log.name}")
+        for run in index.runs(job)[-1:]:
+            for path in sorted(run.path.iterdir()):
+                if path.name != "checkpoint":
+                    archive.add(path, f"{run.path.name}/{path.name}")
     return buffer.getvalue()
 
 
