@@ -7,6 +7,7 @@ import json
 import pickle
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -395,3 +396,18 @@ def test_jobs_can_be_handed_to_other_processes() -> None:
     job = experiment.jobs[0]
     assert pickle.loads(pickle.dumps(job)) == job
     assert dataclasses.replace(job, arguments=()) != job
+
+
+# Imports
+
+
+def test_help_needs_no_heavy_library() -> None:
+    code = (
+        "import sys\nfrom polyak.cli import main\n"
+        "try: main(['benchmark', '--help'])\nexcept SystemExit: pass\n"
+        "heavy = ('torch', 'jax', 'gymnasium', 'mujoco', 'ray', 'tensorboardX')\n"
+        "sys.exit(' '.join(name for name in heavy if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--slurm-template-path" in done.stdout

@@ -54,7 +54,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--slurm-nodes", type=int, metavar="N", help="nodes of an array's task")
     add("--slurm-total-cpus", type=int, metavar="N", help="cores of an array's task (default: 1)")
     add("--slurm-args", metavar="TEXT",
-        help="more arguments of sbatch: '--partition=cpu --time=24:00:00'")  # fmt: skip
+        help="more arguments of sbatch: --slurm-args='--partition=cpu --time=9:00:00'")  # fmt: skip
 
     add = parser.add_argument_group("Ray").add_argument
     add(

@@ -13,10 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from polyak.benchmark.grid import Job
-from polyak.benchmark.progress import Progress
+from polyak.benchmark.progress import Progress, say
 from polyak.benchmark.status import Index, done_mark
 from polyak.errors import PolyakError
-from polyak.tracking import say
 
 POLL = 0.2
 """Seconds between looks at the processes."""

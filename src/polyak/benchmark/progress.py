@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import sys
 import time
@@ -9,7 +10,12 @@ from collections.abc import Collection, Sequence
 
 from polyak.benchmark.grid import Job
 from polyak.benchmark.status import Index
-from polyak.tracking import say
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Writes on standard error, or nowhere: a benchmark outlives its terminal."""
+    with contextlib.suppress(OSError):
+        print(text, end=end, file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -60,7 +66,7 @@ class Progress:
             for job in running:
                 self._taken[job] = max(self._index.step(job) - self._before.get(job, 0), 0)
             if self._terminal:
-                print(f"\r\x1b[K{self.line(len(running))}", end="", file=sys.stderr, flush=True)
+                say(f"\r\x1b[K{self.line(len(running))}", end="")
                 self._said = now
         if not self._terminal and now - self._said >= self.QUIET:
             self._said = now

@@ -21,10 +21,9 @@ from typing import Any, NamedTuple
 from polyak.benchmark import local
 from polyak.benchmark.grid import Job
 from polyak.benchmark.local import Outcome, Process
-from polyak.benchmark.progress import Progress
+from polyak.benchmark.progress import Progress, say
 from polyak.benchmark.status import Index
 from polyak.errors import PolyakError
-from polyak.tracking import say
 
 RETRIES = 5
 """Times that a run is begun again because its worker or node died."""
