@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -80,7 +81,8 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     everything = [*parents, *parents[0].children(recursive=True)]
     session = [p for p in psutil.process_iter() if _session(p.pid) == process.pid]
     for one in {*everything, *session}:
-        one.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
     process.wait()
 
 
@@ -125,21 +127,29 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def started(cluster: Cluster, *arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextlib.contextmanager
+def started(cluster: Cluster, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A benchmark on the cluster that is going on."""
+    process = subprocess.Popen(
         [sys.executable, "-m", "polyak", "benchmark", "--address", cluster.address,
          *map(str, arguments)],
         env=cluster.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
 
 
 def test_results_come_back_from_a_node_that_does_not_share_the_folder(
     cluster: Cluster, here: Path
 ) -> None:
     runs_dir = cluster.hidden / "runs"
-    process = started(cluster, "--env-ids", TWIN, "--algorithms", "ddpg", *FLAGS,
-                      "--num-seeds", 2, "--runs-dir", runs_dir)  # fmt: skip
-    out, err = process.communicate(timeout=180)
+    command = ("--env-ids", TWIN, "--algorithms", "ddpg", *FLAGS, "--num-seeds", 2)
+    with started(cluster, *command, "--runs-dir", runs_dir) as process:
+        out, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     assert out == "2 of 2 runs are done\n"
     places = []
@@ -157,27 +167,26 @@ def test_results_come_back_from_a_node_that_does_not_share_the_folder(
 
 def test_a_run_whose_node_dies_goes_to_another(cluster: Cluster, here: Path) -> None:
     (here / "worker.py").write_text(WORKER)
-    process = started(cluster, "--command", f"{sys.executable} worker.py", "--env-ids", "a",
-                      "--num-seeds", 2)  # fmt: skip
+    command = ("--command", f"{sys.executable} worker.py", "--env-ids")
 
     def notes() -> list[str]:
         return (here / "notes").read_text().split()[::2] if (here / "notes").exists() else []
 
-    wait_for(lambda: sorted(notes()) == ["head", "second"])
-    kill(cluster.second)
-    (here / "go").touch()
-    out, err = process.communicate(timeout=180)
+    with started(cluster, *command, "a", "--num-seeds", 2) as process:
+        wait_for(lambda: sorted(notes()) == ["head", "second"])
+        kill(cluster.second)
+        (here / "go").touch()
+        out, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     assert out.splitlines()[-1] == "2 of 2 runs are done"  # after what Ray itself says
     assert sorted(notes()) == ["head", "head", "second"]
 
     # The cluster that is left: an interruption ends the run as well.
     (here / "go").unlink()
-    process = started(cluster, "--command", f"{sys.executable} worker.py", "--env-ids", "b",
-                      "--num-seeds", 1)  # fmt: skip
-    wait_for(lambda: len(notes()) == 4)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=90)
+    with started(cluster, *command, "b", "--num-seeds", 1) as process:
+        wait_for(lambda: len(notes()) == 4)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=90)
     assert process.returncode == 130
     pid = int((here / "notes").read_text().split()[-1])
     wait_for(lambda: not psutil.pid_exists(pid))

@@ -24,7 +24,7 @@ from polyak.settings import Setup
 TrainOptions = Callable[[str, Sequence[str]], dict[str, Any]]
 """Reads the flags of `polyak train ALGORITHM`: options by name, or a `PolyakError`."""
 
-PLACE = frozenset({"runs_dir", "threads", "tags"})
+PLACE = frozenset({"runs_dir", "save_path", "threads", "device", "tags"})
 """Settings that say where a run is computed and what it is called, not what is computed."""
 
 OURS = {
