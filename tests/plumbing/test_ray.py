@@ -25,8 +25,7 @@ from polyak.benchmark.status import Index
 from tests.plumbing.running import SMALL, TWIN, flags, polyak_cli, train, weights
 
 FLAGS = flags(**{k: v for k, v in SMALL.items() if k != "env_id"})
-RAY = (sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1",
-       "--node-ip-address=127.0.0.1")  # fmt: skip
+RAY = (sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1")
 
 WORKER = """
 import os, time
@@ -107,9 +106,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     }
     root = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # its sockets need a short path
     address = f"127.0.0.1:{free_port()}"
-    head = (*RAY, "--head", f"--port={address.split(':')[1]}", "--include-dashboard=false",
-            f"--temp-dir={root}")  # fmt: skip
-    second: tuple[str, ...] = (*RAY, f"--address={address}")
+    head = (*RAY, "--head", "--node-ip-address=127.0.0.1", f"--port={address.split(':')[1]}",
+            "--include-dashboard=false", f"--temp-dir={root}")  # fmt: skip
+    second: tuple[str, ...] = (*RAY, f"--address={address}", "--node-ip-address=127.0.0.2")
     unshare = ("unshare", "--mount")
     can_hide = not subprocess.run((*unshare, "true"), capture_output=True, check=False).returncode
     if can_hide:
@@ -119,6 +118,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     try:
         for name, command in (("head", head), ("second", second)):
             nodes.append(node(logs / name, environment | {"NODE": name}, *command))
+        # Where a driver of this machine looks for its node: the head, not the one that will die.
+        for path in root.glob("session_*/node_ip_address.json"):
+            path.write_text('{"node_ip_address": "127.0.0.1"}')
         yield Cluster(address, nodes[1], environment, hidden, can_hide)
     finally:
         for process in nodes:

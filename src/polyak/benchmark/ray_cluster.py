@@ -94,11 +94,7 @@ def run(
             ended, _ = ray.wait(list(running), timeout=1.0)
             for reference in ended:
                 job = running.pop(reference)
-                try:
-                    report: Report = ray.get(reference)
-                except ray.exceptions.RayError as error:
-                    reason = " ".join(str(error).split())
-                    report = Report(Outcome.FAILED, "the cluster", f"  {reason}", None)
+                report = _report(ray, reference)
                 if report.files is not None:
                     _unpack(report.files, job.runs_dir)
                 text = f"{report.outcome.value}: {job.label}, on {report.where}"
@@ -120,6 +116,17 @@ def run(
         progress.close()
         ray.shutdown()
     return failed
+
+
+def _report(ray: Any, reference: Any) -> Report:
+    try:
+        report: Report = ray.get(reference)
+    except ray.exceptions.RayError as error:  # its worker or node died too often
+        reason = " ".join(str(error).split())
+        return Report(Outcome.FAILED, "the cluster", f"  {reason}", None)
+    except OSError as error:
+        raise PolyakError(f"lost the Ray cluster ({error}): give the command again") from error
+    return report
 
 
 def _task(job: Job, token: str, folder: str, environment: dict[str, str]) -> Report:
