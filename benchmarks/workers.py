@@ -2,10 +2,10 @@
 
     python benchmarks/workers.py [--pairs 4]
 
-Trains TD3 on Hopper-v5 by `polyak benchmark`, alternately with one worker and with two, and compares
-the sums of `charts/SPS_learning`, which leave out start-up and warm-up. Two cores that are threads of
-one core, or other work on the machine (its load stands in each row), lower the ratio. Writes
-results/benchmark/workers.csv.
+Trains TD3 on Hopper-v5 by `polyak benchmark`, alternately with one worker and with two, and
+compares the sums of `charts/SPS_learning`, which leave out start-up and warm-up. Two cores that are
+threads of one core, or other work on the machine (its load stands in each row), lower the ratio.
+Writes results/benchmark/workers.csv.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from polyak import runs
 RESULTS = Path(__file__).parents[1] / "results" / "benchmark" / "workers.csv"
 COMMAND = (
     *("--env-ids", "Hopper-v5", "--algorithms", "td3", "--threads", "1", "--eval-interval", "0"),
-    *("--total-timesteps", "4000", "--learning-starts", "500"),
+    *("--total-timesteps", "2500", "--learning-starts", "500"),
 )
 
 

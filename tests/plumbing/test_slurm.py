@@ -18,7 +18,7 @@ from polyak import cli
 from polyak.benchmark import grid
 from polyak.benchmark.status import Index
 from tests import toys
-from tests.plumbing.running import SMALL, TWIN, flags, polyak_cli
+from tests.plumbing.running import SMALL, TWIN, flags, polyak_cli, train, weights
 
 SCRIPTS = Path(__file__).parent / "slurm"
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged")
@@ -129,10 +129,12 @@ def test_runs_one_of_which_is_evicted_and_one_fails(cluster: Path) -> None:
         in polyak_cli("benchmark", "--launcher", "slurm", *command).out
     )
 
-    first = grid.job(
-        ["ddpg", *map(str, (*FLAGS, *long[:2])), *grid.task_flags(TWIN, 1)], cli._train_options
-    )
-    wait_for(lambda: Index().step(first) > 50)  # learning
+    words = ["ddpg", *map(str, (*FLAGS, *long[:2]))]
+    runs = {
+        seed: grid.job([*words, *grid.task_flags(TWIN, seed)], cli._train_options)
+        for seed in (1, 2)
+    }
+    wait_for(lambda: Index().step(runs[1]) > 50)  # learning
     assert states()[0] == "running"
     wait = "while [[ ! -e evicted ]]; do sleep 0.1; done"
     slurm("sbatch", "--partition=urgent", "--output=/dev/null", "--wrap", wait)
@@ -149,6 +151,13 @@ def test_runs_one_of_which_is_evicted_and_one_fails(cluster: Path) -> None:
     assert len(re.findall(rf"task {job_id}_\d on .*restart 1", logs())) == 1
     assert len(list(Path("slurm/logs").glob("*.log"))) == 4
     assert "0-3%4" in next(Path("slurm").glob("*.sbatch")).read_text()
+
+    # The run that was evicted is what it would have been.
+    seed = int(requeued) + 1  # the first task's runs
+    done = [run for run in Index().runs(runs[seed]) if run.status["state"] == "finished"]
+    assert [weights(run) for run in done] == [
+        weights(train(cluster / "alone", seed=seed, total_timesteps=1_000))
+    ]
 
     # The same again: those that failed, and no other.
     submit(*command, "--slurm-args=--hold")

@@ -144,6 +144,7 @@ OTHER: dict[str, Any] = {
     "save_model": True,
     "save_path": "kept",
     "runs_dir": "elsewhere",
+    "tags": "a,b",
     "actor_lr": 1e-2,
     "critic_lr": 1e-2,
     "buffer_size": 1000,
