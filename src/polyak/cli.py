@@ -88,12 +88,16 @@ def _run(arguments: list[str]) -> None:
     if arguments[:1] == ["train"]:
         _train(arguments[1:])
         return
+    if arguments[:1] == ["benchmark"]:
+        _benchmark(arguments[1:])
+        return
     parser = Parser(
         prog="polyak", description="Trains continuous-control agents: DDPG, TD3 and SAC."
     )
     parser.add_argument("--version", action="version", version=f"polyak {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     commands.add_parser("train", help="train an agent: " + TRAIN_USAGE, add_help=False)
+    commands.add_parser("benchmark", help="make every run of a grid", add_help=False)
 
     command = commands.add_parser("evaluate", help="evaluate a saved agent, noise off")
     _agent_arguments(command)
@@ -155,10 +159,7 @@ def _train(arguments: list[str]) -> None:
         )
         return
     arguments = _with_algorithm(arguments)
-    parser = train_parser(arguments[0])
-    options, unknown = parser.parse_known_args(arguments[1:])
-    _refuse_unknown(unknown, parser)
-    given = vars(options)
+    given = _train_options(arguments[0], arguments[1:])
     own = {name: given.pop(name) for name in OWN if name in given}
     upload, entity = own.get("upload_model", False), own.get("hf_entity")
     if entity is not None and not upload:
@@ -246,6 +247,26 @@ def _with_algorithm(arguments: list[str]) -> list[str]:
     from polyak import runs
 
     return [str(runs.read_json(Path(resume) / "config.json").get("algorithm")), *arguments]
+
+
+def _train_options(name: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """The options that flags of `polyak train NAME` ask for."""
+    parser = train_parser(name)
+    options, unknown = parser.parse_known_args(arguments)
+    _refuse_unknown(unknown, parser)
+    return vars(options)
+
+
+def _benchmark(arguments: list[str]) -> None:
+    from polyak.benchmark import command
+
+    parser = Parser(
+        prog="polyak benchmark", usage=command.USAGE, description=command.DESCRIPTION,
+        argument_default=argparse.SUPPRESS, allow_abbrev=False,
+    )  # fmt: skip
+    command.add_flags(parser)
+    if code := command.main(parser, arguments, _train_options, ("--resume", "auto")):
+        raise SystemExit(code)
 
 
 OWN = (

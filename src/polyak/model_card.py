@@ -77,7 +77,7 @@ def training_command(config: Mapping[str, Any]) -> list[str]:
         usual = field.default
         if key == "exp_name":
             usual = algorithms.experiment_name(algorithm, config.get("backend", "torch"))
-        if key == "algorithm" or value is None or value == usual:
+        if key == "algorithm" or key in settings.PLACE or value in (None, usual):
             continue
         flag = key.replace("_", "-")
         if isinstance(value, bool):

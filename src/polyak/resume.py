@@ -13,9 +13,6 @@ from polyak.settings import Setup
 
 AUTO = "auto"
 
-ELSEWHERE = ("runs_dir", "save_path", "threads", "device", "checkpoint_interval", "keep_checkpoint")
-"""Settings that say where and how fast, not what: two runs that differ in these are the same."""
-
 CHANGEABLE = (
     "total_timesteps",
     "threads",
@@ -69,7 +66,7 @@ def _newest_unfinished(chosen: Setup) -> Run | None:
 
 
 def _essence(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key not in ELSEWHERE}
+    return {key: value for key, value in values.items() if key not in settings.PLACE}
 
 
 def _continued(

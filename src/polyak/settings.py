@@ -46,7 +46,6 @@ class Settings:
     wandb_project_name: str = setting("polyak", "its project")
     wandb_entity: str = setting("", "user or team that owns the project; by default your own")
     wandb_group: str = setting("", "group of the run")
-    wandb_tags: str = setting("", "tags of the run, separated by commas")
     save_model: bool = setting(
         False, "evaluate the final agent over 10 more episodes and keep that"
     )
@@ -58,6 +57,26 @@ class Settings:
     )
     save_path: str = setting("", "also save the final agent in this folder")
     runs_dir: str = setting("runs", "folder that holds the run folders")
+    tags: str = setting("", "labels of the run, comma-separated; W&B's tags too")
+
+
+PLACE = frozenset(
+    {
+        "runs_dir",
+        "save_path",
+        "threads",
+        "device",
+        "checkpoint_interval",
+        "keep_checkpoint",
+        "tags",
+        "track",
+        "wandb_project_name",
+        "wandb_entity",
+        "wandb_group",
+    }
+)
+"""Settings that say where and how a run is computed and kept, not what is computed: runs that
+differ only in these are the same."""
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def run_id(path: Path) -> str:
 
 
 def _settings(settings: Settings) -> Any:
-    tags = [*settings.wandb_tags.split(","), *os.environ.get("WANDB_TAGS", "").split(",")]
+    tags = [*settings.tags.split(","), *os.environ.get("WANDB_TAGS", "").split(",")]
     return _library().Settings(
         project=settings.wandb_project_name,
         entity=settings.wandb_entity or os.environ.get("WANDB_ENTITY"),

@@ -94,7 +94,7 @@ def test_an_offline_run_holds_every_row_and_asks_no_server(tmp_path: Path) -> No
             "p",
             "--wandb-group",
             "g",
-            "--wandb-tags",
+            "--tags",
             "a, b",
         )
         answer = polyak_process(
