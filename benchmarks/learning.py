@@ -79,6 +79,11 @@ def _cases() -> dict[str, Case]:
                 950,
             ),
         }
+    # The same tasks, seeds and marks for the twins.
+    twins = [name for name in cases if "pusher" not in name and "reacher" not in name]
+    for name in twins:
+        case = cases[name]
+        cases[f"{name}-jax"] = case._replace(options=case.options | {"backend": "jax"})
     return cases
 
 
@@ -89,14 +94,7 @@ def find(case: Case, seed: int, runs_dir: Path) -> Run | None:
     """The finished run of a case and seed, if there is one."""
     options = case.options | {"env_id": case.env_id, "seed": seed}
     wanted = settings.setup(case.algorithm, options).asdict()
-    for name in (
-        "runs_dir",
-        "save_path",
-        "threads",
-        "checkpoint_interval",
-        "keep_checkpoint",
-    ):  # where and how fast, not what
-        del wanted[name]
+    wanted = {key: value for key, value in wanted.items() if key not in settings.PLACE}
     for path in sorted(runs_dir.glob("*/status.json")):
         run = Run(path.parent)
         config = run.config

@@ -371,15 +371,23 @@ def _skip_train(name: str, own: dict[str, Any], given: dict[str, Any]) -> None:
     _need_record_path(own)
     seed = given.get("seed")
     if "record_path" in own:
-        _record(own["load_path"], own if seed is None else own | {"seed": seed})
+        _record(own["load_path"], own | {k: given[k] for k in ("seed", "backend") if k in given})
     else:
         trust = own.get("trust_env", False)
-        _print_evaluation(own["load_path"], given.get("eval_episodes"), seed, trust=trust)
+        _print_evaluation(
+            own["load_path"],
+            given.get("eval_episodes"),
+            seed,
+            trust=trust,
+            backend=given.get("backend"),
+        )
 
 
 def _evaluate(options: argparse.Namespace) -> None:
     (path,), seed = _named_agents(options)
-    _print_evaluation(path, options.episodes, seed, trust=options.trust_env)
+    _print_evaluation(
+        path, options.episodes, seed, trust=options.trust_env, backend=options.backend
+    )
 
 
 def _enjoy(options: argparse.Namespace) -> None:
@@ -466,10 +474,14 @@ def _export(options: argparse.Namespace) -> None:
     print(f"exported={path} largest_difference={difference:.1e}")
 
 
-def _print_evaluation(path: Path, episodes: int | None, seed: int | None, *, trust: bool) -> None:
+def _print_evaluation(
+    path: Path, episodes: int | None, seed: int | None, *, trust: bool, backend: str | None
+) -> None:
     from polyak import models
 
-    result = models.evaluate_saved(path, episodes=episodes, seed=seed, trust_env=trust)
+    result = models.evaluate_saved(
+        path, episodes=episodes, seed=seed, trust_env=trust, backend=backend
+    )
     for index, (start, total, length) in enumerate(zip(*result, strict=True)):
         print(f"episode={index + 1} seed={start} return={total:.6g} length={length}")
     print(f"eval_return={result.mean:.2f} std={result.std:.2f} episodes={len(result.seeds)}")
@@ -484,7 +496,7 @@ def _need_record_path(own: dict[str, Any], but: tuple[str, ...] = ()) -> None:
 def _record(path: Path, own: dict[str, Any]) -> None:
     from polyak import models, recording
 
-    agent = models.load(path)
+    agent = models.load(path, own.get("backend"))
     env_id = models.trusted_env_id(agent, own.get("trust_env", False))
     seeds = models.seeds(agent, own.get("record_episodes", 1), own.get("seed"))
     if "record_path" not in own:
@@ -502,7 +514,8 @@ def _record_reel(paths: list[Path], own: dict[str, Any]) -> None:
 
     if "record_path" not in own:
         raise PolyakError("several agents are only recorded: add --record-path FILE.gif or .mp4")
-    agents = sorted((models.load(path) for path in paths), key=lambda agent: agent.info["step"])
+    found = (models.load(path, own.get("backend")) for path in paths)
+    agents = sorted(found, key=lambda agent: agent.info["step"])
     env_id = models.trusted_env_id(agents[-1], own.get("trust_env", False))
     policies = {}
     for agent in agents:
@@ -513,9 +526,9 @@ def _record_reel(paths: list[Path], own: dict[str, Any]) -> None:
             name += "'"
         policies[name] = agent.policy()
     seeds = models.seeds(agents[-1], own.get("record_episodes", 1), own.get("seed"))
-    found = recording.reel(policies, env_id, own["record_path"], seeds=seeds, **_filmed(own))
+    recorded = recording.reel(policies, env_id, own["record_path"], seeds=seeds, **_filmed(own))
     print(f"recorded={own['record_path']}")
-    for name, returns in found.items():
+    for name, returns in recorded.items():
         print(f"{name}: returns={_numbers(returns)}")
 
 
@@ -537,6 +550,8 @@ def _agent_arguments(parser: argparse.ArgumentParser, *, several: bool = False) 
             help=f"{text}; several are recorded side by side, by their step")  # fmt: skip
     else:
         add("path", nargs="?", type=lambda path: [Path(path)], help=text)
+    add("--backend", choices=list(algorithms.BACKENDS),
+        help="library that computes; default: the one that trained it")  # fmt: skip
     add("--hf-repository", metavar="OWNER/NAME", help="an agent on the Hugging Face Hub instead")
     add("--exp-name", help="the agent on the Hub of this experiment, with --env-id and --seed")
     add("--env-id", help="task that the agent of --exp-name was trained on")

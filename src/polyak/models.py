@@ -159,7 +159,8 @@ def load(path: str | Path, backend: str | None = None) -> Agent:
 
     Args:
         path: a folder with `agent.json`, or a run folder.
-        backend: compute with this library instead of the one that trained it.
+        backend: compute with this library; by default with the one that trained it or, where that
+            is not installed, with one that is.
 
     Raises:
         PolyakError: nothing there, damaged, or not what it says.
@@ -174,7 +175,9 @@ def load(path: str | Path, backend: str | None = None) -> Agent:
         reason = " ".join(str(error).split())[:200]
         raise PolyakError(f"{folder / INFO} does not describe an agent: {reason}") from error
     device = "cpu"  # one observation at a time is faster there
-    backend = backend or info["backend"]
+    if backend is None:
+        known = (info["backend"], *algorithms.BACKENDS)
+        backend = next((name for name in known if algorithms.installed(name)), info["backend"])
     module = algorithms.load(info["algorithm"], backend)
     hidden = (config.hidden_dim, config.hidden_dim)
     shapes = initial.shapes((spec.obs_dim, *hidden, config.actor_outputs * spec.action_dim))
@@ -289,6 +292,7 @@ def evaluate_saved(
     episodes: int | None = None,
     seed: int | None = None,
     trust_env: bool = False,
+    backend: str | None = None,
 ) -> Evaluation:
     """Evaluates a saved agent, noise off.
 
@@ -298,11 +302,12 @@ def evaluate_saved(
             gives the same returns if it was trained on a CPU too.
         seed: draws other episodes.
         trust_env: see `trusted_env_id`.
+        backend: see `load`.
 
     Raises:
         PolyakError: no such agent, or its environment is not to be had.
     """
-    agent = load(path)
+    agent = load(path, backend)
     with closing(Environment(trusted_env_id(agent, trust_env))) as env:
         check_fits(agent, env.spec)
         return evaluate(agent.policy(), env, seeds(agent, episodes, seed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 from typing import cast
 
 from polyak.algorithms.configs import CONFIGS
@@ -56,6 +57,11 @@ def load(algorithm: str, backend: str) -> Algorithm:
         pairs = ", ".join(f"{a} in {b}" for a, b in ALGORITHMS)
         raise PolyakError(f"no {algorithm} in {backend}; there is {pairs}")
     return cast("Algorithm", _import(ALGORITHMS[algorithm, backend], backend))
+
+
+def installed(backend: str) -> bool:
+    """Whether the library of a backend is there; it is not loaded."""
+    return importlib.util.find_spec(backend) is not None
 
 
 def load_backend(backend: str) -> StackingBackend:

@@ -19,6 +19,9 @@ from polyak.algorithms.interface import Batch, Metrics, Place
 from polyak.errors import PolyakError
 
 Network = TypeVar("Network")
+GPU = Path("/dev/nvidia0")
+"""There where a driver has found a card, whatever JAX makes of it."""
+
 SINGLE = np.float32
 """What everything is computed in."""
 
@@ -173,7 +176,7 @@ def prepare(device: str, deterministic: bool, threads: int) -> Place:
     gpus = _gpus() if device != "cpu" else []
     if gpus:
         return Place(gpus[0], f"device: cuda ({gpus[0].device_kind})", wide=True)
-    blind = Path("/dev/nvidia0").exists()
+    blind = GPU.exists()
     install = "pip install 'jax[cuda12]'"
     if device == "cuda":
         reason = f"this jaxlib is built for CPUs only: {install}" if blind else "JAX sees no GPU"
