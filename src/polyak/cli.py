@@ -130,7 +130,7 @@ def _train(arguments: list[str]) -> None:
         raise PolyakError("--load-path is for playing a saved agent: add --skip-train")
     if "trust_env" in own and "resume" not in own:
         raise PolyakError("--trust-env is for playing a saved agent: add --skip-train")
-    trust, resume = own.get("trust_env", False), own.get("resume", "")
+    going_on = {name: own[name] for name in ("resume", "trust_env") if name in own}
     _need_record_path(own)
 
     from polyak import training
@@ -140,7 +140,7 @@ def _train(arguments: list[str]) -> None:
 
         with VideoWriter(own["record_path"], own.get("record_fps", 20)):
             pass  # refuses now what it would refuse after the training
-    run = training.train(arguments[0], resume=resume, trust_env=trust, progress=True, **given)
+    run = training.train(arguments[0], progress=True, **going_on, **given)
     print(f"run={run.path}")
     if (result := run.final_eval_return) is not None:
         print(f"final_eval_return={result:.2f}")
