@@ -262,6 +262,8 @@ def main() -> int:
             table.append({name: str(value) for name, value in row.items()})
             print(", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
             _write(file, table)
+    machine = {key: runs.context()[key] for key in ("versions", "git", "processor", "cores")}
+    (asked.output / "machine.json").write_text(json.dumps(machine, indent=2) + "\n")
     for problem in problems:
         print(problem)
     return 1 if problems else 0

@@ -173,7 +173,7 @@ def _train(arguments: list[str]) -> None:
         raise PolyakError("--load-path is for playing a saved agent: add --skip-train")
     if "trust_env" in own and "resume" not in own:
         raise PolyakError("--trust-env is for playing a saved agent: add --skip-train")
-    trust, resume = own.get("trust_env", False), own.get("resume", "")
+    going_on = {name: own[name] for name in ("resume", "trust_env") if name in own}
     _need_record_path(own)
 
     from polyak import training
@@ -189,7 +189,7 @@ def _train(arguments: list[str]) -> None:
     if (num_seeds := own.get("num_seeds")) is not None:
         _train_seeds(arguments[0], num_seeds, own, given)
         return
-    run = training.train(arguments[0], resume=resume, trust_env=trust, progress=True, **given)
+    run = training.train(arguments[0], progress=True, **going_on, **given)
     _print_run(run)
     if "record_path" in own:
         _record(run.path / "final", own | {"trust_env": True})  # which has just been run

@@ -252,7 +252,11 @@ class Environments:
         """
         n = len(self)
         if not np.isfinite(actions).all():
-            raise PolyakError(f"{DIVERGED} at step {self.steps + 1}: lower --learning-rate")
+            env, index = np.argwhere(~np.isfinite(actions))[0]
+            raise PolyakError(
+                f"training diverged: action[{index}] is {actions[env, index]} at step "
+                f"{self.steps + 1 + env} in environment {env}: lower --learning-rate"
+            )
         next_obs = np.empty((n, self.spec.obs_dim), dtype=np.float32)
         reward = np.empty(n, dtype=np.float32)
         terminated = np.zeros(n, dtype=bool)

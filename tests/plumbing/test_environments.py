@@ -506,6 +506,18 @@ def test_poison_in_a_first_observation_is_named() -> None:
         envs.step(np.zeros((2, 1), np.float32))
 
 
+def test_an_action_that_is_not_finite_is_named_before_the_task_sees_it() -> None:
+    seen: list[np.ndarray] = []
+    envs = Environments(toys.register("Twin", log=seen.append), [5, 6])
+    envs.reset()
+    actions = np.zeros((2, 2), np.float32)
+    envs.step(actions)
+    actions[1, 1] = np.nan
+    with pytest.raises(PolyakError, match=r"action\[1\] is nan at step 4 in environment 1"):
+        envs.step(actions)
+    assert len(seen) == 2
+
+
 class Overflowing(toys.Toy):
     """float64 numbers that float32 cannot hold, from the second step on."""
 

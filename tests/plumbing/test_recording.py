@@ -430,14 +430,15 @@ def test_a_run_that_goes_on_films_what_is_still_due(tmp_path: Path) -> None:
     environment = recording.FilmedEnvironment("Hopper-v5", tmp_path, interval=60, begun=100)
     try:
         environment.reset(seed=1)
-        for _ in range(70):
+        for _ in range(250):
             _, _, terminated, truncated = environment.step(np.zeros(3, np.float32))
             if terminated or truncated:
                 environment.reset()
     finally:
         environment.close()
-    (film,) = tmp_path.iterdir()
-    assert 120 <= int(re.findall(r"\d+", film.stem)[0]) < 170
+    films = [int(re.findall(r"\d+", path.stem)[0]) for path in tmp_path.iterdir()]
+    assert films
+    assert min(films) >= 120
 
 
 def test_filming_that_fails_ends_the_filming_and_not_the_training(
