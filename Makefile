@@ -32,14 +32,14 @@ check: $(BIN)/polyak
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/pytest -m "not learning"
+	$(BIN)/pytest -m "not learning" --numprocesses 2 --dist loadfile
 
 # The oldest libraries that pyproject.toml admits, in an environment of their own.
 test-lowest:
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/pip install --quiet --constraint constraints-lowest.txt torch
 	.venv-lowest/bin/pip install --quiet --constraint constraints-lowest.txt --editable '.[dev]'
-	.venv-lowest/bin/pytest -m "not learning"
+	.venv-lowest/bin/pytest -m "not learning" --numprocesses 2 --dist loadfile
 
 learning: $(BIN)/polyak
 	$(BIN)/python benchmarks/learning.py

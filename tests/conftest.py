@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 # The networks of the tests are so small that a second thread costs more than it brings. Set before
 # a library reads it, and inherited by the processes that tests start.
@@ -21,3 +25,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, _path), _root])
 # Compiled programs are kept between tests, but not in the user's own cache.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(_root) / ".pytest_cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_programs() -> Iterator[None]:
+    """Frees what JAX has compiled: gigabytes over the whole suite."""
+    yield
+    if jax := sys.modules.get("jax"):
+        jax.clear_caches()
