@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,10 @@ import pytest
 # a library reads it, and inherited by the processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["NPROC"] = "1"
+
+# A shell ignores Ctrl-C for what it starts in the background; the processes of these tests must not.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test reaches for W&B's servers.
 os.environ["WANDB_MODE"] = "offline"
