@@ -27,22 +27,12 @@ from polyak import algorithms, runs, settings, tracking
 from polyak.checkpoint import Checkpoints, Folder
 from polyak.environments import Environment, Environments, flaw
 from polyak.replay import Replay
+from polyak.review import Review
 from polyak.runs import context
 from polyak.tracking import Tracker
 
 ROWS, INTERVAL, SAVES = 1_000_000, 10_000, 9
 HEAD = ("env_id", "what", "value", "unit")
-
-
-class NoReview:
-    """Evaluations that have found nothing yet."""
-
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Nothing."""
-        return {"best": (-1, None), "latest": (-1, None)}, {}
-
-    def restore(self, results: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
-        """Nothing to restore."""
 
 
 def random_rows(
@@ -68,7 +58,7 @@ def checkpoints(env_id: str, folder: Path) -> Iterator[tuple[str, float, str]]:
     place = library.prepare("cpu", True, 1)
     run = runs.create(chosen, place.words)
     generator = np.random.default_rng(0)
-    envs = Environments(env_id, [1])
+    envs, judged = Environments(env_id, [1]), Environment(env_id)
     obs_dim, action_dim = envs.spec.obs_dim, envs.spec.action_dim
 
     def replay_of(rows: int) -> Replay:
@@ -87,13 +77,15 @@ def checkpoints(env_id: str, folder: Path) -> Iterator[tuple[str, float, str]]:
     obs, state, replay = envs.reset(), fresh(), replay_of(ROWS)
     saves, files = [], Folder(run.path / "checkpoint")
     with Tracker(run, ROWS, progress=False) as tracker:
-        parts = {"run": run, "backend": library, "envs": envs, "tracker": tracker}
+        review = Review(chosen, module, library, place.device, judged, run, tracker)
+        parts = {
+            "run": run, "backend": library, "envs": envs, "tracker": tracker, "review": review,
+        }  # fmt: skip
         keeper = Checkpoints(
             files,
             INTERVAL,
             10**9,
             replay=replay,
-            review=NoReview(),
             **parts,  # type: ignore[arg-type]
         )
         for save in range(SAVES + 1):
@@ -122,13 +114,13 @@ def checkpoints(env_id: str, folder: Path) -> Iterator[tuple[str, float, str]]:
             INTERVAL,
             10**9,
             replay=replay_of(0),
-            review=NoReview(),
             **parts,  # type: ignore[arg-type]
         )
         began = time.perf_counter()
         other.restore(saved, fresh(), generator)
         yield "restoring it", 1e3 * (time.perf_counter() - began), "ms"
     envs.close()
+    judged.close()
 
 
 def replayed(env_id: str, steps: int) -> float:

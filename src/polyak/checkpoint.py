@@ -20,7 +20,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from polyak.algorithms.interface import Backend, Metrics
 from polyak.environments import Environments
 from polyak.errors import PolyakError
 from polyak.replay import Replay
+from polyak.review import Review
 from polyak.runs import Run, read_json
 from polyak.stopping import Stopped
 from polyak.tracking import Tracker, check_finite, say
@@ -192,16 +193,6 @@ class Folder:
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             raise PolyakError(f"{path} is damaged")
         return data
-
-
-class Review(Protocol):
-    """What evaluations have found so far."""
-
-    def snapshot(self) -> tuple[dict[str, Any], Weights]:
-        """Results and the best agent's weights."""
-
-    def restore(self, results: dict[str, Any], weights: Weights) -> None:
-        """Goes on where `snapshot` was taken."""
 
 
 class Checkpoints:

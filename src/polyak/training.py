@@ -6,7 +6,6 @@ import contextlib
 import functools
 import random
 import warnings
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -14,33 +13,19 @@ from typing import Any
 import numpy as np
 
 from polyak import algorithms, environments, models, runs, stopping, tracking_wandb
-from polyak.algorithms.initial import Weights
 from polyak.algorithms.interface import Algorithm, Backend, Metrics, Place
 from polyak.checkpoint import Checkpoints, Folder
-from polyak.environments import (
-    EVALUATION,
-    FINAL,
-    TRAINING,
-    Environment,
-    Environments,
-    seeds_for,
-)
+from polyak.environments import TRAINING, Environment, Environments, seeds_for
 from polyak.errors import PolyakError
-from polyak.evaluation import Evaluation, Policy, evaluate
 from polyak.replay import Replay, check_memory
 from polyak.resume import AUTO, choose
+from polyak.review import Review
 from polyak.runs import Run
 from polyak.settings import Settings, Setup, setup
-from polyak.tracking import Tracker, say
+from polyak.tracking import Sink, Tracker, say
 
 FILMS = 10
 """Training episodes that `capture_video` films, about."""
-
-FINAL_EPISODES = 10
-"""Episodes of the evaluation that `save_model` adds."""
-
-Review = Callable[[int, Any], None]
-"""Called with the step and the state whenever an evaluation is due."""
 
 
 def train(
@@ -157,70 +142,58 @@ def _train(
     `talk` and `bar`: whether it says what was chosen, and shows its progress. `beside`: how many
     runs this process trains.
     """
-    settings, config = chosen.settings, chosen.config
+    settings = chosen.settings
     _seed_others(settings.seed)
     with ExitStack() as stack:
         judged = stack.enter_context(closing(Environment(settings.env_id)))
-        if line := environments.caution(settings.env_id):
-            warnings.warn(line, stacklevel=3)
-        if settings.save_path:
-            models.check_writable(Path(settings.save_path))
-        if settings.track:
-            tracking_wandb.check(settings)
-        n = settings.num_envs
-        total = -(-settings.total_timesteps // n) * n  # whole rounds, rounded up
-        replay_size = min(config.buffer_size, total)
-        memory = check_memory(replay_size, judged.spec.obs_dim, judged.spec.action_dim, beside)
+        _check(settings)
+        total = (
+            -(-settings.total_timesteps // settings.num_envs) * settings.num_envs
+        )  # whole rounds
+        dims = (judged.spec.obs_dim, judged.spec.action_dim)
+        replay_size = min(chosen.config.buffer_size, total)
+        memory = check_memory(replay_size, *dims, beside)
         run, folder = _open(chosen, run, place.words, stack)
-        begun, saved = 0, folder.saved
-        if saved:
-            begun = saved.step
+        saved = folder.saved
+        begun = saved.step if saved else 0
+        if begun:
             _seed_others(settings.seed + begun)
         envs = None
         try:
             if talk:
-                rounded = f"; {total} steps, a multiple of {n} environments"
-                whole = total == settings.total_timesteps
-                goes_on = f", goes on at step {begun}" if begun else ""
-                say(f"{place.words}; {memory}{'' if whole else rounded}\nrun: {run.path}{goes_on}")
+                _say_what_begins(settings, run, total, begun, f"{place.words}; {memory}")
             envs = stack.enter_context(closing(_environments(settings, run, begun)))
             record = saved.content["tracker"] if saved else None
-            board = tracking_wandb.start(run, settings) if settings.track else None
-            if talk and board:
-                say(f"W&B: {board.where}")
-            sinks = [board] if board else []
+            sinks = _sinks(settings, run, talk=talk)
             tracker = stack.enter_context(
                 Tracker(run, total, progress=bar, saved=record, sinks=sinks)
             )
-            replay = Replay(replay_size, n, judged.spec.obs_dim, judged.spec.action_dim)
-            review = _Review(chosen, module, backend, place.device, judged, run, tracker)
+            replay = Replay(replay_size, settings.num_envs, *dims)
+            review = Review(chosen, module, backend, place.device, judged, run, tracker)
             checkpoints = Checkpoints(
-                folder,
-                settings.checkpoint_interval,
-                total,
-                run=run,
-                backend=backend,
-                envs=envs,
-                replay=replay,
-                tracker=tracker,
-                review=review,
-            )
+                folder, settings.checkpoint_interval, total, run=run, backend=backend, envs=envs,
+                replay=replay, tracker=tracker, review=review,
+            )  # fmt: skip
             state = loop(chosen, module, place.device, envs, replay, tracker, review, checkpoints)
             review.final(total, state)
             tracker.films()
         except BaseException as error:
-            steps = envs.steps if envs else begun
-            with contextlib.suppress(OSError):  # the disk is full, which may be the very reason
-                if isinstance(error, KeyboardInterrupt):
-                    run.write_status("interrupted", steps)
-                else:
-                    reason = " ".join(f"{type(error).__name__}: {error}".split())
-                    run.write_status("failed", steps, reason)
+            _write_end(run, envs.steps if envs else begun, error)
             raise
         run.write_status("finished", total)
         if not settings.keep_checkpoint:
             folder.clear()
     return run
+
+
+def _check(settings: Settings) -> None:
+    """Refuses what would fail only after hours, and warns of a task that has a known flaw."""
+    if line := environments.caution(settings.env_id):
+        warnings.warn(line, stacklevel=4)
+    if settings.save_path:
+        models.check_writable(Path(settings.save_path))
+    if settings.track:
+        tracking_wandb.check(settings)
 
 
 def _open(chosen: Setup, run: Run | None, device: str, stack: ExitStack) -> tuple[Run, Folder]:
@@ -236,6 +209,44 @@ def _open(chosen: Setup, run: Run | None, device: str, stack: ExitStack) -> tupl
         raise PolyakError(f"{run.path} is finished and kept no checkpoint: it cannot go on")
     runs.reopen(run, chosen, device, saved.step if saved else 0)
     return run, folder
+
+
+def _environments(settings: Settings, run: Run, begun: int) -> Environments:
+    seeds = seeds_for(settings.seed, TRAINING, settings.num_envs)
+    if not settings.capture_video:
+        return Environments(settings.env_id, seeds)
+    from polyak.recording import FilmedEnvironment  # loads image libraries that others do not need
+
+    interval = max(settings.total_timesteps // settings.num_envs // FILMS, 1)
+    own = begun // settings.num_envs
+    filmed = FilmedEnvironment(settings.env_id, run.path / "videos", interval, begun=own)
+    return Environments(settings.env_id, seeds, first=filmed)
+
+
+def _say_what_begins(settings: Settings, run: Run, total: int, begun: int, words: str) -> None:
+    whole = total == settings.total_timesteps
+    rounded = "" if whole else f"; {total} steps, a multiple of {settings.num_envs} environments"
+    goes_on = f", goes on at step {begun}" if begun else ""
+    say(f"{words}{rounded}\nrun: {run.path}{goes_on}")
+
+
+def _sinks(settings: Settings, run: Run, *, talk: bool) -> list[Sink]:
+    """Where the numbers of the run go besides its folder."""
+    board = tracking_wandb.start(run, settings) if settings.track else None
+    if board is None:
+        return []
+    if talk:
+        say(f"W&B: {board.where}")
+    return [board]
+
+
+def _write_end(run: Run, step: int, error: BaseException) -> None:
+    """Writes into the run's folder how it ended."""
+    with contextlib.suppress(OSError):  # the disk is full, which may be the very reason
+        if isinstance(error, KeyboardInterrupt):
+            run.write_status("interrupted", step)
+        else:
+            run.write_status("failed", step, " ".join(f"{type(error).__name__}: {error}".split()))
 
 
 def _seed_others(seed: int) -> None:
@@ -304,111 +315,3 @@ def loop(
             review(step, state)
         checkpoints(step, state, generator, metrics)
     return state
-
-
-def _environments(settings: Settings, run: Run, begun: int) -> Environments:
-    seeds = seeds_for(settings.seed, TRAINING, settings.num_envs)
-    if not settings.capture_video:
-        return Environments(settings.env_id, seeds)
-    from polyak.recording import FilmedEnvironment  # loads image libraries that others do not need
-
-    interval = max(settings.total_timesteps // settings.num_envs // FILMS, 1)
-    own = begun // settings.num_envs
-    filmed = FilmedEnvironment(settings.env_id, run.path / "videos", interval, begun=own)
-    return Environments(settings.env_id, seeds, first=filmed)
-
-
-class _Review:
-    """Evaluates in an environment of its own and keeps the best and the final agent.
-
-    Takes nothing from the run's generator: with or without evaluation, training is the same.
-    """
-
-    def __init__(
-        self,
-        setup: Setup,
-        algorithm: Algorithm,
-        backend: Backend,
-        device: Any,
-        env: Environment,
-        run: Run,
-        tracker: Tracker,
-    ) -> None:
-        self._setup, self._algorithm = setup, algorithm
-        self._backend, self._device = backend, device
-        self._env, self._run, self._tracker = env, run, tracker
-        settings = setup.settings
-        episodes = settings.eval_episodes if settings.eval_interval else 0
-        # The same first states at every evaluation, so that a curve shows the agent, not the draw.
-        self._seeds = seeds_for(settings.seed, EVALUATION, episodes)
-        self._best: tuple[int, Evaluation, Weights] | None = None
-        self._latest: tuple[int, Evaluation | None] = (-1, None)
-
-    def __call__(self, step: int, state: Any) -> None:
-        """Evaluates now, if evaluations are asked for, and keeps the agent if it is the best."""
-        if not self._seeds:
-            return
-        self._tracker.pause()
-        weights = self._backend.export(state)
-        result = evaluate(self._policy(weights), self._env, self._seeds)
-        self._tracker.evaluation(step, result)
-        self._run.write_status("running", step)
-        if self._best is None or result.mean > self._best[1].mean:
-            self._best = (step, result, weights)
-            self._save_best()
-        self._latest = (step, result)
-        self._tracker.resume()
-
-    def snapshot(self) -> tuple[dict[str, Any], Weights]:
-        """What was found so far, plain enough for JSON, and the best agent's weights."""
-        step, best, weights = self._best or (-1, None, {})
-        latest = (self._latest[0], self._latest[1])
-        return {"best": (step, best), "latest": latest}, weights
-
-    def restore(self, results: dict[str, Any], weights: Weights) -> None:
-        """Goes on where `snapshot` was taken; the best agent of then is put back into its place."""
-        (step, best), (latest, result) = results["best"], results["latest"]
-        self._latest = (int(latest), Evaluation(*result) if result else None)
-        if best:
-            self._best = (int(step), Evaluation(*best), weights)
-            self._save_best()
-
-    def final(self, step: int, state: Any) -> None:
-        """Keeps the final agent with its evaluation, after one if the last is not of this step."""
-        if self._latest[0] != step:
-            self(step, state)
-        results = {"evaluation": self._latest[1]} if self._latest[1] else {}
-        weights = self._backend.export(state)
-        settings = self._setup.settings
-        if settings.save_model:
-            seeds = seeds_for(settings.seed, FINAL, FINAL_EPISODES)
-            noise = np.random.default_rng([settings.seed, FINAL])
-            results["final"] = evaluate(self._policy(weights), self._env, seeds)
-            results["exploring"] = evaluate(self._policy(weights, noise), self._env, seeds)
-            values = {
-                "eval/final_return": results["final"].mean,
-                "eval/final_return_exploring": results["exploring"].mean,
-            }
-            self._tracker.write(step, values)
-        self._save(self._run.path / "final", step, weights, results)
-        if settings.save_path:
-            self._save(Path(settings.save_path), step, weights, results)
-
-    def _policy(self, weights: Weights, generator: np.random.Generator | None = None) -> Policy:
-        """What is judged is made of the weights that are saved."""
-        names = [name for name in weights if name.startswith("actor.")]
-        own = {name.removeprefix("actor."): weights[name] for name in names}
-        actor = self._algorithm.Actor(own, self._device)
-        return models.policy(
-            self._algorithm, self._setup.config, actor, self._env.spec.action_dim, generator
-        )
-
-    def _save_best(self) -> None:
-        if self._best is not None:
-            step, result, weights = self._best
-            self._save(self._run.path / "best", step, weights, {"evaluation": result})
-
-    def _save(
-        self, path: Path, step: int, weights: Weights, results: dict[str, Evaluation]
-    ) -> None:
-        models.save(path, weights, self._setup, self._env.spec, step, results)

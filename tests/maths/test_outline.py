@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,10 @@ from polyak import algorithms
 from polyak.algorithms import ALGORITHMS
 
 FOLDER = Path(algorithms.__file__).parent
+SOURCE = FOLDER.parents[1]
+PACKAGES = {
+    ".".join(p.parent.relative_to(SOURCE).parts) for p in SOURCE.glob("polyak/**/__init__.py")
+}
 NAMES = [
     "Actor", "Critic", "State", "init", "act", "td_target", "critic_loss", "actor_loss",
     "critic_step", "actor_step", "update",
@@ -50,7 +55,7 @@ def imports(path: Path) -> set[str]:
             module = node.module or ""
             # `from polyak import runs` imports a module too.
             deeper = {f"{module}.{name.name}" for name in node.names}
-            found |= deeper if module in ("polyak", "polyak.algorithms") else {module}
+            found |= deeper if module in PACKAGES else {module}
     return found
 
 
@@ -102,6 +107,21 @@ def test_algorithms_import_nothing_above_them(name: str) -> None:
 def test_no_algorithm_imports_another(algorithm: str, backend: str) -> None:
     files = {module for pair, module in ALGORITHMS.items() if pair != (algorithm, backend)}
     assert not files & imports(FOLDER / f"{algorithm}_{backend}.py")
+
+
+def test_imports_point_one_way() -> None:
+    """Also those within functions. `polyak` itself, which offers names of others, is left out."""
+    paths = {
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in SOURCE.glob("polyak/**/*.py")
+    }
+    del paths["polyak"]
+    graph = {
+        name: {m if m in paths else m.rpartition(".")[0] for m in imports(path)} & paths.keys()
+        for name, path in paths.items()
+    }
+    assert graph["polyak.cli"] >= {"polyak.cli.train", "polyak.cli.parser", "polyak.errors"}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError and names the cycle
 
 
 def loaded(code: str, folder: Path) -> set[str]:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from polyak import cli
 from polyak.benchmark import grid, local
 from polyak.benchmark.grid import Grid, Job
 from polyak.benchmark.progress import Progress
 from polyak.benchmark.status import Index
+from polyak.cli.train_flags import train_options
 from polyak.runs import Run
 from tests import toys
 from tests.plumbing.running import (
@@ -162,7 +162,7 @@ def test_a_folder_that_cannot_be_written(here: Path, worker: list[str]) -> None:
 
 def job(runs_dir: Path, env_id: str, seed: int) -> Job:
     words = ["ddpg", *SMALL_FLAGS, "--runs-dir", str(runs_dir), *grid.task_flags(env_id, seed)]
-    return grid.job(words, cli._train_options)
+    return grid.job(words, train_options)
 
 
 def test_a_killed_benchmark_goes_on_and_repeats_nothing(here: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_killed_run_is_made_again(tmp_path: Path) -> None:
 
 def test_a_lock_outlives_the_benchmark_and_not_the_run(here: Path, worker: list[str]) -> None:
     (experiment,) = grid.expand(
-        Grid(env_ids=("waits",), command=worker[1], num_seeds=1), cli._train_options, (), ()
+        Grid(env_ids=("waits",), command=worker[1], num_seeds=1), train_options, (), ()
     )
     (one,) = experiment.jobs
     assert not local.alive(one)

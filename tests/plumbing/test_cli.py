@@ -19,6 +19,7 @@ import pytest
 
 import polyak
 from polyak import cli, settings
+from polyak.cli.train_flags import train_parser
 from polyak.runs import Run
 from tests import toys
 from tests.plumbing.running import (
@@ -48,7 +49,7 @@ def run_of(answer: Answer) -> Run:
 
 def parsed(algorithm: str, *arguments: object) -> dict[str, Any]:
     """All settings that a command line of `polyak train` asks for."""
-    given = vars(cli.train_parser(algorithm).parse_args([str(a) for a in arguments]))
+    given = vars(train_parser(algorithm).parse_args([str(a) for a in arguments]))
     return settings.setup(algorithm, given).asdict()
 
 
@@ -583,6 +584,7 @@ def test_a_closed_standard_error_does_not_stop_training(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", None)  # what Python makes of it, under some supervisors
     assert cli.main(["train", "ddpg", *flags(**SMALL)]) == 0
+    sys.stderr.close()  # which a process of its own would have kept to its end
     (run,) = (here / "runs").iterdir()
     assert Run(run).status["state"] == "finished"
 

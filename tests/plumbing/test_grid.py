@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from polyak import cli, settings
+from polyak import settings
 from polyak.algorithms import ALGORITHMS
 from polyak.algorithms.configs import CONFIGS
 from polyak.benchmark import grid, local, slurm, tags
 from polyak.benchmark.grid import Experiment, Grid
 from polyak.benchmark.status import Index, last_step, standing
+from polyak.cli.train_flags import train_options
 from polyak.errors import PolyakError
 from polyak.runs import Run
 from tests.plumbing.running import SMALL, TWIN, flags, polyak_cli, train
@@ -30,7 +31,7 @@ TABLE: dict[str, Any] = {"env_ids": (TWIN, "toys/One-v0"), "algorithms": ("td3",
 
 
 def expand(*arguments: str, **fields: Any) -> list[Experiment]:
-    return grid.expand(Grid(**TABLE | fields), cli._train_options, ("--threads", "1"), arguments)
+    return grid.expand(Grid(**TABLE | fields), train_options, ("--threads", "1"), arguments)
 
 
 def printed(*arguments: object) -> list[str]:
@@ -65,7 +66,7 @@ def test_printed_commands_are_those_of_polyak_train() -> None:
     for seed, line in enumerate(lines, 1):
         program, command, name, *rest = shlex.split(line)
         assert (program, command, name) == ("polyak", "train", "td3")
-        chosen = settings.setup(name, _without_resume(cli._train_options(name, rest))).settings
+        chosen = settings.setup(name, _without_resume(train_options(name, rest))).settings
         assert (chosen.env_id, chosen.seed, chosen.total_timesteps) == (TWIN, seed, 60)
 
 
@@ -125,9 +126,9 @@ def test_official_grids(path: Path, variant: str | None) -> None:
     (algorithm,), (backend,) = read.algorithms, read.backends
     if (algorithm, backend) not in ALGORITHMS:
         with pytest.raises(PolyakError, match=f"no {algorithm} in {backend}"):
-            grid.expand(read, cli._train_options, (), ())
+            grid.expand(read, train_options, (), ())
         return
-    (experiment,) = grid.expand(read, cli._train_options, (), ())
+    (experiment,) = grid.expand(read, train_options, (), ())
     assert experiment.name == path.stem
     version = variant or "v5"
     tasks = ("HalfCheetah", "Walker2d", "Hopper", "InvertedPendulum", "Humanoid", "polyak/Pusher")
@@ -140,7 +141,7 @@ def test_there_is_an_official_grid_for_each_experiment() -> None:
 
 
 def test_the_quick_grid_takes_under_an_hour_on_two_cores() -> None:
-    experiments = grid.expand(grid.read(GRIDS / "quick.toml"), cli._train_options, (), ())
+    experiments = grid.expand(grid.read(GRIDS / "quick.toml"), train_options, (), ())
     speed = {"ddpg": 100, "td3": 100, "sac": 60}  # steps per second and core
     seconds = sum(
         job.steps / speed[experiment.name.split("_")[0]]
@@ -245,9 +246,7 @@ def test_a_run_is_known_by_what_it_computes(tmp_path: Path) -> None:
 
     def job(*more: str) -> grid.Job:
         runs_dir = ("--runs-dir", str(tmp_path))
-        return grid.job(
-            ["td3", *flags(**SMALL), "--seed", "3", *runs_dir, *more], cli._train_options
-        )
+        return grid.job(["td3", *flags(**SMALL), "--seed", "3", *runs_dir, *more], train_options)
 
     assert grid.identity(config) == job().key
     for place in (("--threads", "2"), ("--tags", "a,b"), ("--device", "cpu")):
@@ -266,7 +265,7 @@ def test_folders_that_are_no_runs_are_passed_over(tmp_path: Path) -> None:
         (tmp_path / f"{number}").mkdir()
         (tmp_path / f"{number}" / "config.json").write_text(text)
     words = ["ddpg", *flags(**SMALL), "--runs-dir", str(tmp_path)]
-    job = grid.job(words, cli._train_options)
+    job = grid.job(words, train_options)
     index = Index()
     assert [found.path for found in index.runs(job)] == [run.path]
     assert index.finished(job)
@@ -289,7 +288,7 @@ def test_the_last_step_of_a_cut_file(tmp_path: Path) -> None:
 def test_standings(tmp_path: Path) -> None:
     run = train(tmp_path)
     words = ["ddpg", *flags(**SMALL), "--runs-dir", str(tmp_path)]
-    job = grid.job(words, cli._train_options)
+    job = grid.job(words, train_options)
 
     def state(queue: str | None = None, *, alive: bool = False, submitted: bool = False) -> str:
         return standing(job, Index(), queue=queue, alive=alive, submitted=submitted).state
@@ -302,7 +301,7 @@ def test_standings(tmp_path: Path) -> None:
         # What says that it is running, but is not in the queue nor a process, was killed.
         expected = "interrupted" if written == "interrupted" else "failed"
         assert state() == state(submitted=True) == expected
-    job = grid.job([*words, "--seed", "9"], cli._train_options)
+    job = grid.job([*words, "--seed", "9"], train_options)
     assert state() == "missing"
     assert state("PENDING") == "queued"
     assert state(submitted=True) == "failed"

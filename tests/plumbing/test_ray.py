@@ -19,9 +19,9 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from polyak import cli
 from polyak.benchmark import grid
 from polyak.benchmark.status import Index
+from polyak.cli.train_flags import train_options
 from tests.plumbing.running import SMALL, TWIN, flags, polyak_cli, train, weights
 
 FLAGS = flags(**{k: v for k, v in SMALL.items() if k != "env_id"})
@@ -157,7 +157,7 @@ def test_results_come_back_from_a_node_that_does_not_share_the_folder(
     places = []
     for seed in (1, 2):
         words = [*FLAGS, "--runs-dir", str(runs_dir), *grid.task_flags(TWIN, seed)]
-        (run,) = Index().runs(job := grid.job(["ddpg", *words], cli._train_options))
+        (run,) = Index().runs(job := grid.job(["ddpg", *words], train_options))
         assert run.status["state"] == "finished"
         assert weights(run) == weights(train(here, seed=seed))
         assert job.log.is_file()

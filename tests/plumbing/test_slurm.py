@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from polyak import cli
 from polyak.benchmark import grid
 from polyak.benchmark.status import Index
+from polyak.cli.train_flags import train_options
 from tests import toys
 from tests.plumbing.running import SMALL, TWIN, flags, polyak_cli, train, weights
 
@@ -131,8 +131,7 @@ def test_runs_one_of_which_is_evicted_and_one_fails(cluster: Path) -> None:
 
     words = ["ddpg", *map(str, (*FLAGS, *long[:2]))]
     runs = {
-        seed: grid.job([*words, *grid.task_flags(TWIN, seed)], cli._train_options)
-        for seed in (1, 2)
+        seed: grid.job([*words, *grid.task_flags(TWIN, seed)], train_options) for seed in (1, 2)
     }
     wait_for(lambda: Index().step(runs[1]) > 50)  # learning
     assert states()[0] == "running"

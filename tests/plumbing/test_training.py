@@ -22,7 +22,7 @@ import pytest
 from tensorboardX.proto import event_pb2
 
 import polyak
-from polyak import evaluation, models, runs, settings, tracking, training
+from polyak import evaluation, models, review, runs, settings, tracking
 from polyak.environments import TRAINING, Environment, seeds_for
 from polyak.errors import PolyakError
 from polyak.evaluation import Evaluation
@@ -447,7 +447,7 @@ def test_speed_counts_neither_evaluation_nor_start_up(
         clock.now += 1000.0
         return evaluation.evaluate(*args)
 
-    monkeypatch.setattr(training, "evaluate", slow)
+    monkeypatch.setattr(review, "evaluate", slow)
     env_id = toys.register("Twin", log=pass_time)
     run = train(tmp_path, env_id=env_id, eval_interval=15, eval_episodes=2)
     rows = run.metrics("charts/SPS")
