@@ -15,7 +15,7 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["NPROC"] = "1"
 
-# A shell ignores Ctrl-C for what it starts in the background; the processes of these tests must not.
+# A shell ignores Ctrl-C for what it starts in the background; processes of these tests must not.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
