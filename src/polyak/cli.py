@@ -91,6 +91,9 @@ def _run(arguments: list[str]) -> None:
     if arguments[:1] == ["benchmark"]:
         _benchmark(arguments[1:])
         return
+    if arguments[:1] == ["tune"]:
+        _tune(arguments[1:])
+        return
     parser = Parser(
         prog="polyak", description="Trains continuous-control agents: DDPG, TD3 and SAC."
     )
@@ -98,6 +101,7 @@ def _run(arguments: list[str]) -> None:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     commands.add_parser("train", help="train an agent: " + TRAIN_USAGE, add_help=False)
     commands.add_parser("benchmark", help="make every run of a grid", add_help=False)
+    commands.add_parser("tune", help="search for settings with a high return", add_help=False)
 
     command = commands.add_parser("evaluate", help="evaluate a saved agent, noise off")
     _agent_arguments(command)
@@ -267,6 +271,17 @@ def _benchmark(arguments: list[str]) -> None:
     command.add_flags(parser)
     if code := command.main(parser, arguments, _train_options, ("--resume", "auto")):
         raise SystemExit(code)
+
+
+def _tune(arguments: list[str]) -> None:
+    from polyak.tune import command
+
+    parser = Parser(
+        prog="polyak tune", usage=command.USAGE, description=command.DESCRIPTION,
+        argument_default=argparse.SUPPRESS, allow_abbrev=False,
+    )  # fmt: skip
+    command.add_flags(parser)
+    command.main(parser, arguments, _train_options)
 
 
 OWN = (
