@@ -346,6 +346,7 @@ def test_a_search_that_ends_goes_on(how: signal.Signals, here: Path) -> None:
 
     answer = polyak_cli(*given)  # after SIGKILL it waits for the process that lives on
     assert answer.code == 0, answer.err
+    assert "goes on: trial 0" in answer.err
     (frozen,) = trials("tune/s.journal")
     (run,) = finished(folder)
     assert len(list(folder.glob("*/config.json"))) == 1
@@ -410,6 +411,25 @@ def test_a_lock_that_another_study_holds(here: Path) -> None:
         ):
             new.claim(1)
         os.close(trial._lock)
+
+
+@pytest.mark.parametrize(
+    ("number", "outcome"), [(signal.SIGTERM, Outcome.LEFT), (signal.SIGKILL, Outcome.FAILED)]
+)
+def test_a_process_that_was_ended_from_outside(
+    number: signal.Signals, outcome: Outcome, here: Path
+) -> None:
+    with opened(search()) as study:
+        trial = study.claim(1)
+        assert trial is not None
+        trial._child = subprocess.Popen(["sleep", "60"])
+        assert trial.running()
+        trial.signal(number)
+        trial.wait()
+        assert trial.outcome() is outcome
+        study.tell(trial, outcome)
+    (frozen,) = trials("tune/s.journal")
+    assert frozen.state.name == ("RUNNING" if outcome is Outcome.LEFT else "FAIL")
 
 
 def test_jobs_of_a_trial_differ_by_seed_alone(here: Path) -> None:

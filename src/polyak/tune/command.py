@@ -121,8 +121,8 @@ class _Work:
             if trial is None:
                 break
             self._active.append(trial)
+            say(f"{'goes on' if trial.begun else 'begins'}: trial {trial.number} ({trial.log})")
             trial.start()
-            say(f"begins: trial {trial.number} ({trial.log})")
             claimed = True
         return claimed
 

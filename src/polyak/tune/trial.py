@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from polyak import stopping
 from polyak.benchmark import grid, local
 from polyak.benchmark.grid import Job
 from polyak.benchmark.status import Index
@@ -72,6 +73,11 @@ class Trial:
         words = grid.command((*first.arguments, *seeds, "--resume", "auto"), trains=True)
         self._child = local.start(words, self.log, self._lock, {})
 
+    @property
+    def begun(self) -> bool:
+        """Whether an earlier process has left something of it."""
+        return bool(self._runs())
+
     def running(self) -> bool:
         """Whether its process lives."""
         return self._child is not None and self._child.poll() is None
@@ -101,7 +107,8 @@ class Trial:
         if all(self._index.finished(job) for job in self.jobs):
             return Outcome.COMPLETE
         self.code = self._child.returncode if self._child else 0
-        if self.code == 130:  # what `polyak train` says after a signal
+        # What `polyak train` says after a signal, or that signal itself before it was listening.
+        if self.code == 130 or -self.code in stopping.SIGNALS:
             return Outcome.LEFT
         if any("diverged" in str(run.status.get("error", "")) for run in self._runs()):
             return Outcome.DIVERGED
