@@ -129,7 +129,7 @@ def loaded(code: str, folder: Path) -> set[str]:
     # Stand-ins, so that an import is seen also where the library is not installed.
     for library in ("jax", "optax", "flax"):
         (folder / f"{library}.py").write_text("")
-    watched = ("torch", "jax", "optax", "flax", "gymnasium", "mujoco")
+    watched = ("torch", "jax", "optax", "flax", "gymnasium", "mujoco", "optuna")
     end = f"\nimport sys; sys.stderr.write(' '.join(m for m in {watched} if m in sys.modules))"
     paths = f"import sys; sys.path.append({str(folder)!r})\n"
     result = subprocess.run(
@@ -156,7 +156,8 @@ def test_training_loads_no_library_before_a_backend_is_chosen(tmp_path: Path) ->
 def test_help_needs_no_heavy_library(tmp_path: Path) -> None:
     code = (
         "from polyak.cli import main\n"
-        "for arguments in (['--help'], ['train', '--help'], ['train', 'sac', '--help']):\n"
+        "for arguments in (['--help'], ['train', '--help'], ['train', 'sac', '--help'],\n"
+        "    ['tune', '--help']):\n"
         "    try: main(arguments)\n"
         "    except SystemExit: pass"
     )

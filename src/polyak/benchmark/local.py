@@ -75,24 +75,11 @@ class Process:
         self._unlock()
 
     def _start(self, lock: int) -> None:
-        words = self.job.command
         try:
-            with self.job.log.open("ab") as log:
-                log.write(f"\n$ {shlex.join(words)}\n".encode())
-                log.flush()
-                # A session of its own: Ctrl-C reaches the benchmark alone, which tells each once.
-                self._child = subprocess.Popen(
-                    words,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, **self._environment},
-                    pass_fds=(lock,),
-                    start_new_session=True,
-                )
-        except OSError as error:
+            self._child = start(self.job.command, self.job.log, lock, self._environment)
+        except PolyakError:
             self._unlock()
-            raise PolyakError(f"cannot start {words[0]}: {error.strerror}") from error
+            raise
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -159,25 +146,62 @@ def _end(active: Collection[Process]) -> None:
         raise
 
 
-def lock(job: Job) -> int | None:
-    """The lock of a run, as a file descriptor to close; None while another process has it.
+def start(
+    words: Sequence[str], log: Path, lock: int, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """A process that writes into a log and holds its lock as long as it lives.
+
+    Args:
+        words: the command.
+        log: the file that its output is appended to.
+        lock: what `lock_log` gave for it.
+        environment: more variables of its environment.
 
     Raises:
-        PolyakError: the log cannot be written, or its file system has no locks.
+        PolyakError: it cannot be started.
     """
     try:
-        job.log.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        with log.open("ab") as file:
+            file.write(f"\n$ {shlex.join(words)}\n".encode())
+            file.flush()
+            # A session of its own: Ctrl-C reaches its parent alone, which tells each child once.
+            return subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+                pass_fds=(lock,),
+                start_new_session=True,
+            )
     except OSError as error:
-        raise PolyakError(f"cannot write the log {job.log}: {error.strerror}") from error
+        raise PolyakError(f"cannot start {words[0]}: {error.strerror}") from error
+
+
+def lock(job: Job) -> int | None:
+    """The lock of a run; see `lock_log`."""
+    return lock_log(job.log, "choose another --runs-dir")
+
+
+def lock_log(path: Path, advice: str) -> int | None:
+    """The lock of a log, as a file descriptor to close; None while another process has it.
+
+    Raises:
+        PolyakError: the log cannot be written, or its file system has no locks: what to do then
+            is `advice`.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as error:
+        raise PolyakError(f"cannot write the log {path}: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
         if isinstance(error, BlockingIOError):
             return None
-        reason = f"{error.strerror}; choose another --runs-dir"
-        raise PolyakError(f"cannot lock the log {job.log}: {reason}") from error
+        raise PolyakError(f"cannot lock the log {path}: {error.strerror}; {advice}") from error
     return descriptor
 
 

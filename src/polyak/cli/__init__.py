@@ -8,7 +8,7 @@ Heavy libraries are imported by the command that needs them.
     agents.py       `evaluate`, `enjoy`, `export`
     recording.py    pictures of agents, for `train` and `enjoy`
     hub.py          `push`
-    runs.py         `benchmark`, `runs`, `report`
+    runs.py         `benchmark`, `tune`, `runs`, `report`
 """
 
 from __future__ import annotations
@@ -101,6 +101,9 @@ def _dispatch(arguments: list[str]) -> None:
         case ["benchmark", *rest]:
             runs.benchmark(rest)
             return
+        case ["tune", *rest]:
+            runs.tune(rest)
+            return
     parser = Parser(
         prog="polyak", description="Trains continuous-control agents: DDPG, TD3 and SAC."
     )
@@ -108,6 +111,7 @@ def _dispatch(arguments: list[str]) -> None:
     parsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     parsers.add_parser("train", help="train an agent: " + train_flags.USAGE, add_help=False)
     parsers.add_parser("benchmark", help="make every run of a grid", add_help=False)
+    parsers.add_parser("tune", help="search for settings with a high return", add_help=False)
     for command in COMMANDS:
         own = parsers.add_parser(command.name, help=command.help)
         command.add_flags(own)

@@ -1,4 +1,4 @@
-"""Commands over many runs: `benchmark` makes them, `runs` lists them, `report` compares them."""
+"""Commands over many runs: `benchmark` and `tune` make them, `runs` and `report` look at them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,18 @@ def benchmark(arguments: list[str]) -> None:
     command.add_flags(parser)
     if code := command.main(parser, arguments, train_options, ("--resume", "auto")):
         raise SystemExit(code)
+
+
+def tune(arguments: list[str]) -> None:
+    """`polyak tune`, whose flags include those of `polyak train`."""
+    from polyak.tune import command
+
+    parser = Parser(
+        prog="polyak tune", usage=command.USAGE, description=command.DESCRIPTION,
+        argument_default=argparse.SUPPRESS, allow_abbrev=False,
+    )  # fmt: skip
+    command.add_flags(parser)
+    command.main(parser, arguments, train_options)
 
 
 def list_flags(parser: argparse.ArgumentParser) -> None:
