@@ -161,7 +161,8 @@ def _train(
         envs = None
         try:
             if talk:
-                _say_what_begins(settings, run, total, begun, f"{place.words}; {memory}")
+                words = f"{place.words}; {memory}" if bar else ""  # once for runs side by side
+                _say_what_begins(settings, run, total, begun, words)
             envs = stack.enter_context(closing(_environments(settings, run, begun)))
             record = saved.content["tracker"] if saved else None
             sinks = _sinks(settings, run, talk=talk)
@@ -227,7 +228,9 @@ def _say_what_begins(settings: Settings, run: Run, total: int, begun: int, words
     whole = total == settings.total_timesteps
     rounded = "" if whole else f"; {total} steps, a multiple of {settings.num_envs} environments"
     goes_on = f", goes on at step {begun}" if begun else ""
-    say(f"{words}{rounded}\nrun: {run.path}{goes_on}")
+    if words:
+        say(words + rounded)
+    say(f"run: {run.path}{goes_on}")
 
 
 def _sinks(settings: Settings, run: Run, *, talk: bool) -> list[Sink]:
