@@ -11,7 +11,7 @@ help:
 	@echo "make test      lint, types and tests"
 	@echo "make test-lowest  the tests with the oldest admitted libraries"
 	@echo "make check     lint and types only"
-	@echo "make learning  train for an hour: does every algorithm still learn?"
+	@echo "make learning  train for hours: does every algorithm still learn, in both backends?"
 	@echo "make bench     memory, speed, checkpoints"
 	@echo "make torture   kill hundreds of runs: does each go on as if nothing had happened?"
 
