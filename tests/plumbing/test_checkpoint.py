@@ -420,6 +420,19 @@ def test_a_checkpoint_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert the_run(tmp_path).status["state"] == "failed"
 
 
+def test_what_others_put_beside_checkpoints_is_let_be(tmp_path: Path) -> None:
+    """Jupyter makes such a folder wherever a file is opened."""
+
+    def visit() -> None:
+        (the_run(tmp_path).path / "checkpoint" / ".ipynb_checkpoints").mkdir(parents=True)
+        (the_run(tmp_path).path / "checkpoint" / "notes.txt").touch()
+
+    env_id = toys.register("Twin", log=fuse(3, visit))
+    run = train(tmp_path, **(OPTIONS | {"env_id": env_id, "keep_checkpoint": False}))
+    left = {path.name for path in (run.path / "checkpoint").iterdir()}
+    assert left == {".ipynb_checkpoints", "notes.txt"}
+
+
 # Loss of power
 
 
