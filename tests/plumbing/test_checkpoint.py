@@ -31,6 +31,7 @@ from polyak.algorithms.interface import Batch
 from polyak.checkpoint import Folder
 from polyak.environments import Environments
 from polyak.errors import PolyakError
+from polyak.model_card import published
 from polyak.replay import Replay
 from polyak.runs import Run
 from polyak.stopping import Stopped
@@ -273,6 +274,32 @@ def test_another_algorithm_is_refused(trained: dict[str, Run]) -> None:
 def test_a_configuration_imports_no_module_without_trust(trained: dict[str, Run]) -> None:
     answer = polyak_cli("train", "--resume", trained["sac"].path)
     assert "would run the module 'tests.toys': add --trust-env" in answer.line
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("status.json", {"step": None}),
+        ("status.json", {"state": 5}),
+        ("config.json", {"context": 5}),
+        ("config.json", {"context": {"resumed": 5}}),
+        ("final/agent.json", {"results": []}),
+        ("final/agent.json", {"results": {"evaluation": {"returns": ["x"]}}}),
+    ],
+)
+def test_a_damaged_description_is_named(
+    trained: dict[str, Run], tmp_path: Path, file: str, damage: dict[str, Any]
+) -> None:
+    path = Path(shutil.copytree(trained["ddpg"].path, tmp_path / "run"))
+    content = json.loads((path / file).read_text())
+    (path / file).write_text(json.dumps(content | damage))
+    longer = [] if "final" in file else ["--total-timesteps", 80]
+    answer = polyak_cli("train", "--resume", path, "--trust-env", *longer)
+    assert answer.code == 2
+    assert str(path / file) in answer.err.splitlines()[-1]
+    assert polyak_cli("runs", path).code == 0
+    shown = published(Run(path).config)["context"]  # what a push tells
+    assert shown == {} if file == "config.json" else shown["cores"]
 
 
 @pytest.mark.parametrize("arguments", [["--resume", "auto"], ["--resume", "nowhere"], ["--seed=1"]])
