@@ -161,6 +161,25 @@ def test_platforms_that_jax_does_not_have_are_one_line(platforms: str, tmp_path:
     assert all(f"JAX_PLATFORMS is {platforms}" in line for line in lines)
 
 
+def test_the_user_says_which_programs_are_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    jax: Any = pytest.importorskip("jax")
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "7")  # read at the import
+    try:
+        for name, value in zip(names, (None, 7.0), strict=True):
+            jax.config.update(name, value)
+        common_jax.prepare("cpu", True, 1)
+        assert getattr(jax.config, names[0]) == str(tmp_path / "polyak" / "jax")
+        assert getattr(jax.config, names[1]) == 7.0
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+
 def test_a_user_without_a_home_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere() -> Path:
         raise RuntimeError("Could not determine home directory.")
