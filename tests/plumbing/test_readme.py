@@ -42,6 +42,11 @@ def test_commands_of_the_readme_are_understood(monkeypatch: pytest.MonkeyPatch) 
     """Every `polyak train` line parses, and its settings hold together."""
     seen: list[tuple[str, dict[str, Any]]] = []
     monkeypatch.setattr(training, "train", lambda name, **options: seen.append((name, options)))
+    monkeypatch.setattr(
+        training,
+        "train_seeds",
+        lambda name, num_seeds, *, resume, **options: seen.append((name, options)),
+    )
     text = (ROOT / "README.md").read_text()
     for line in re.findall(r"^polyak (train .*?)\s*(?:#.*)?$", text, re.MULTILINE):
         with pytest.raises(AttributeError):  # of the run that was not made
