@@ -18,7 +18,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +41,10 @@ KEPT = 2
 
 PART = 4 << 20
 """Bytes of a full file of replay rows, about; the last one is written anew until it is full."""
+
+ARRAYS = r"(state|replay)-[\d-]+\.safetensors"
+OURS = re.compile(rf"(checkpoint-\d+\.json|{ARRAYS})(\.tmp)?")
+"""What a checkpoint's files are called; others in the folder, such as a notebook's, are let be."""
 
 LARGEST_FILE = 4 << 30
 """Bytes beyond which a file is none of ours."""
@@ -139,7 +143,7 @@ class Folder:
         self._kept = [*(s for s in self._kept if s.step != saved.step), saved][-KEPT:]
         needed = {entry.name for kept in self._kept for entry in kept.files}
         needed |= {f"checkpoint-{kept.step}.json" for kept in self._kept}
-        self._remove(file for file in self.path.iterdir() if file.name not in needed)
+        self._remove_all_but(needed)
 
     def clear(self) -> None:
         """Removes every checkpoint.
@@ -149,16 +153,18 @@ class Folder:
         """
         try:
             if self.path.is_dir():
-                self._remove(self.path.iterdir())
-                self.path.rmdir()
+                self._remove_all_but(set())
+                if not any(self.path.iterdir()):
+                    self.path.rmdir()
         except OSError as error:
             raise PolyakError(f"cannot remove {self.path}: {error.strerror}") from error
 
-    @staticmethod
-    def _remove(files: Iterable[Path]) -> None:
+    def _remove_all_but(self, needed: set[str]) -> None:
+        ours = [file for file in self.path.iterdir() if OURS.fullmatch(file.name)]
         # JSON first: what such a file names must not be missing.
-        for file in sorted(files, key=lambda file: file.suffix != ".json"):
-            file.unlink()
+        for file in sorted(ours, key=lambda file: file.suffix != ".json"):
+            if file.name not in needed:
+                file.unlink()
 
     def _parse(self, path: Path) -> Saved:
         whole = read_json(path)
@@ -180,7 +186,7 @@ class Folder:
         return Saved(step, content, files)
 
     def _checked(self, entry: Entry) -> bytes:
-        if not re.fullmatch(r"(state|replay)-[\d-]+\.safetensors", str(entry.name)):
+        if not re.fullmatch(ARRAYS, str(entry.name)):
             raise PolyakError(f"{str(entry.name)[:80]!r} is no file of a checkpoint")
         path = self.path / entry.name
         try:

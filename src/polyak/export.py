@@ -55,6 +55,8 @@ def to_onnx(path: Path, target: Path | None = None) -> tuple[Path, float]:
     onnx, onnxruntime = _library("onnx"), _library("onnxruntime")
     agent = models.load(path)
     target = target or models.find(path) / "policy.onnx"
+    if target.is_dir():
+        raise PolyakError(f"cannot write {target}: that is a folder; name a file in it")
     model = _model(onnx, agent)
     onnx.checker.check_model(model, full_check=True)
     data = model.SerializeToString()

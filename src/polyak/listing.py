@@ -79,12 +79,12 @@ def _read(run: Run, config: dict[str, Any]) -> Entry:
     settings = {name: value for name, value in config.items() if name != "context"}
     try:
         status = run.status
-        state, step = str(status["state"]), int(status["step"])
-    except (PolyakError, TypeError, ValueError):
+        state, step = status["state"], status["step"]
+    except PolyakError:
         state, step = UNREADABLE, 0
     try:
         best = run.best_eval_return
-    except (PolyakError, KeyError, TypeError, ZeroDivisionError):
+    except PolyakError:
         best = None
     return Entry(run, settings, state, step, best)
 

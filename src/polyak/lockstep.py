@@ -62,7 +62,7 @@ class Lockstep:
         """Runs every task with a lane of its own; returns results, or what was raised instead.
 
         A task that fails leaves the others alone. Only an interruption that does not wait for a
-        checkpoint ends all.
+        checkpoint ends all, and an error in what is computed for them.
         """
         outcomes: dict[int, Result | BaseException] = {}
 
@@ -87,7 +87,7 @@ class Lockstep:
         except BaseException as error:
             for lane in lanes:
                 if lane and not lane.dead:
-                    lane.throw(type(error))
+                    lane.throw(error)
             raise
         return [outcomes[index] for index in range(len(tasks))]
 

@@ -38,10 +38,12 @@ def published(config: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in config.items()
         if key in PUBLIC_TEXTS or value is None or isinstance(value, bool | int | float)
     }
-    context = config.get("context", {})
+    context = config.get("context")
+    context = context if isinstance(context, dict) else {}
     public["context"] = {key: context[key] for key in PUBLIC_CONTEXT if key in context}
-    if commit := context.get("git", {}).get("commit"):
-        public["context"]["commit"] = commit
+    git = context.get("git")
+    if isinstance(git, dict) and git.get("commit"):
+        public["context"]["commit"] = git["commit"]
     return public
 
 

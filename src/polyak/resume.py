@@ -13,15 +13,7 @@ from polyak.settings import Setup
 
 AUTO = "auto"
 
-CHANGEABLE = (
-    "total_timesteps",
-    "threads",
-    "device",
-    "backend",
-    "checkpoint_interval",
-    "keep_checkpoint",
-    "save_model",
-)
+CHANGEABLE = sorted({"total_timesteps", "backend", "save_model"} | settings.PLACE - {"runs_dir"})
 """What may be set anew where a run goes on."""
 
 
@@ -41,12 +33,24 @@ def choose(
         PolyakError: no such run, or an option that cannot be changed any more.
     """
     if resume and resume != AUTO:
-        run = Run(Path(resume))
+        run = named(resume)
         return _continued(run, algorithm, options, trust_env=trust_env), run
     if algorithm is None:
         raise PolyakError("name the algorithm")
     chosen = settings.setup(algorithm, options)
     return chosen, _newest_unfinished(chosen) if resume else None
+
+
+def named(path: str) -> Run:
+    """The run in a folder.
+
+    Raises:
+        PolyakError: there is none.
+    """
+    run = Run(Path(path))
+    if not (run.path / "config.json").is_file():
+        raise PolyakError(f"no run in {path!r}: give a run folder")
+    return run
 
 
 def _newest_unfinished(chosen: Setup) -> Run | None:

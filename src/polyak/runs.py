@@ -50,25 +50,41 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Contents of config.json."""
+        """Contents of config.json.
+
+        Raises:
+            PolyakError: it cannot be read.
+        """
         return read_json(self.path / "config.json")
 
     @property
     def status(self) -> dict[str, Any]:
-        """Contents of status.json."""
+        """Contents of status.json.
+
+        Raises:
+            PolyakError: it cannot be read, or tells no state and step.
+        """
         status = read_json(self.path / "status.json")
-        if not {"state", "step"} <= status.keys():
+        if not isinstance(status.get("state"), str) or not isinstance(status.get("step"), int):
             raise PolyakError(f"{self.path / 'status.json'} tells no state and step")
         return status
 
     @property
     def final_eval_return(self) -> float | None:
-        """Mean return of the final deterministic evaluation, or None where there was none."""
+        """Mean return of the final deterministic evaluation, or None where there was none.
+
+        Raises:
+            PolyakError: the agent's description is damaged.
+        """
         return self._eval_return("final")
 
     @property
     def best_eval_return(self) -> float | None:
-        """The highest mean evaluation return so far, or None where there was no evaluation."""
+        """The highest mean evaluation return so far, or None where there was no evaluation.
+
+        Raises:
+            PolyakError: the agent's description is damaged.
+        """
         return self._eval_return("best")
 
     @property
@@ -100,8 +116,11 @@ class Run:
 
     def _eval_return(self, agent: str) -> float | None:
         path = self.path / agent / "agent.json"
-        result = read_json(path)["results"].get("evaluation") if path.is_file() else None
-        return sum(result["returns"]) / len(result["returns"]) if result else None
+        try:
+            result = read_json(path)["results"].get("evaluation") if path.is_file() else None
+            return sum(result["returns"]) / len(result["returns"]) if result else None
+        except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+            raise PolyakError(f"{path} does not describe an agent: {error!r}") from error
 
     def write_status(self, state: str, step: int, error: str = "") -> None:
         """Replaces status.json as a whole: a reader never sees half of it."""
@@ -205,11 +224,15 @@ def reopen(run: Run, setup: Setup, device: str, step: int) -> None:
         step: where it goes on.
 
     Raises:
-        PolyakError: the folder cannot be written.
+        PolyakError: the folder cannot be written, or its configuration is damaged.
     """
     before = run.config.get("context", {})
     here = context() | {"device": device, "step": step}
-    resumed = {"resumed": [*before.get("resumed", []), here]}
+    try:
+        resumed = {"resumed": [*before.get("resumed", []), here]}
+    except (AttributeError, TypeError) as error:
+        reason = f"its context is {str(before)[:80]}"
+        raise PolyakError(f"{run.path / 'config.json'} is damaged: {reason}") from error
     try:
         write_json(run.path / "config.json", setup.asdict() | {"context": before | resumed})
         run.write_status("running", step)

@@ -125,6 +125,7 @@ def _settings(settings: Settings) -> Any:
         init_timeout=INIT_TIMEOUT,
         finish_timeout=FINISH_TIMEOUT,
         console="off",  # a run's output is its own
+        reinit="create_new",  # seeds side by side, each in a W&B run of its own
         silent=True,
     )
 

@@ -24,6 +24,9 @@ from polyak.runs import Run
 from polyak.settings import Settings, Setup, setup
 from polyak.tracking import Sink, Tracker, say
 
+MOST_SEEDS = 10_000
+"""Runs in one process: far more than any machine's memory holds."""
+
 FILMS = 10
 """Training episodes that `capture_video` films, about."""
 
@@ -56,7 +59,7 @@ def train(
         PolyakError: something that the caller can put right; the message says what. Nothing is left
             on disk if training did not begin.
     """
-    chosen, run = choose(algorithm, str(resume), options, trust_env=trust_env)
+    chosen, run = choose(algorithm, str(resume or ""), options, trust_env=trust_env)
     goal = chosen.settings.total_timesteps
     if run and run.status["state"] == "finished" and run.status["step"] >= goal:
         say(f"{run.path} is finished: raise --total-timesteps to train it longer")
@@ -95,8 +98,8 @@ def train_seeds(
     """
     from polyak.lockstep import Lane, Lockstep
 
-    if num_seeds < 1:
-        raise PolyakError(f"--num-seeds must be at least 1, not {num_seeds}")
+    if type(num_seeds) is not int or not 1 <= num_seeds <= MOST_SEEDS:
+        raise PolyakError(f"--num-seeds must be 1 to {MOST_SEEDS}, not {num_seeds!r}")
     if resume not in ("", AUTO):
         raise PolyakError("--num-seeds goes on with --resume auto, not with one run")
     if options.get("save_path"):

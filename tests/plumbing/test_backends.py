@@ -130,6 +130,69 @@ def test_a_gpu_that_jax_does_not_see_is_told(
         common_jax.prepare("cuda", True, 1)
     assert "there is a GPU that JAX cannot use" in common_jax.prepare("auto", True, 1).words
     assert "GPU" not in common_jax.prepare("cpu", True, 1).words
+    monkeypatch.setattr(common_jax, "_platforms", lambda: ", and JAX_PLATFORMS is cpu")
+    assert "GPU" not in common_jax.prepare("auto", True, 1).words
+    with pytest.raises(PolyakError, match="JAX sees no GPU, and JAX_PLATFORMS is cpu; or use"):
+        common_jax.prepare("cuda", True, 1)
+
+
+@pytest.mark.parametrize("platforms", ["cuda", "nothing"])
+def test_platforms_that_jax_does_not_have_are_one_line(platforms: str, tmp_path: Path) -> None:
+    run = running.train(tmp_path, backend="jax")
+    code = (
+        "import sys; from polyak import cli\n"
+        "for device in ('cpu', 'cuda', 'auto'):\n"
+        f"    given = ['--device', device, *{running.flags(**SMALL, backend='jax')!r}]\n"
+        "    print(cli.main(['train', 'td3', *given]))\n"
+        f"print(cli.main(['evaluate', {str(run.path)!r}, '--trust-env']))"
+    )
+    variables = os.environ | {"JAX_PLATFORMS": platforms}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=variables,
+    )
+    assert done.stdout.split() == ["2", "2", "2", "2"]
+    lines = done.stderr.splitlines()
+    assert len(lines) == 4
+    assert all(f"JAX_PLATFORMS is {platforms}" in line for line in lines)
+
+
+def test_the_user_says_which_programs_are_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    jax: Any = pytest.importorskip("jax")
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "7")  # read at the import
+    try:
+        for name, value in zip(names, (None, 7.0), strict=True):
+            jax.config.update(name, value)
+        common_jax.prepare("cpu", True, 1)
+        assert getattr(jax.config, names[0]) == str(tmp_path / "polyak" / "jax")
+        assert getattr(jax.config, names[1]) == 7.0
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+
+def test_a_user_without_a_home_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    jax: Any = pytest.importorskip("jax")
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        assert common_jax.prepare("cpu", True, 1).words.startswith("device: cpu")
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -31,6 +31,7 @@ from polyak.algorithms.interface import Batch
 from polyak.checkpoint import Folder
 from polyak.environments import Environments
 from polyak.errors import PolyakError
+from polyak.model_card import published
 from polyak.replay import Replay
 from polyak.runs import Run
 from polyak.stopping import Stopped
@@ -275,6 +276,32 @@ def test_a_configuration_imports_no_module_without_trust(trained: dict[str, Run]
     assert "would run the module 'tests.toys': add --trust-env" in answer.line
 
 
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("status.json", {"step": None}),
+        ("status.json", {"state": 5}),
+        ("config.json", {"context": 5}),
+        ("config.json", {"context": {"resumed": 5}}),
+        ("final/agent.json", {"results": []}),
+        ("final/agent.json", {"results": {"evaluation": {"returns": ["x"]}}}),
+    ],
+)
+def test_a_damaged_description_is_named(
+    trained: dict[str, Run], tmp_path: Path, file: str, damage: dict[str, Any]
+) -> None:
+    path = Path(shutil.copytree(trained["ddpg"].path, tmp_path / "run"))
+    content = json.loads((path / file).read_text())
+    (path / file).write_text(json.dumps(content | damage))
+    longer = [] if "final" in file else ["--total-timesteps", 80]
+    answer = polyak_cli("train", "--resume", path, "--trust-env", *longer)
+    assert answer.code == 2
+    assert str(path / file) in answer.err.splitlines()[-1]
+    assert polyak_cli("runs", path).code == 0
+    shown = published(Run(path).config)["context"]  # what a push tells
+    assert shown == {} if file == "config.json" else shown["cores"]
+
+
 @pytest.mark.parametrize("arguments", [["--resume", "auto"], ["--resume", "nowhere"], ["--seed=1"]])
 def test_a_run_that_is_not_there(here: Path, arguments: list[str]) -> None:
     assert polyak_cli("train", *arguments).line
@@ -418,6 +445,19 @@ def test_a_checkpoint_folder_that_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(PolyakError, match="cannot save a checkpoint"):
         train(tmp_path, **(OPTIONS | {"env_id": toys.register("Twin", log=fuse(3, block))}))
     assert the_run(tmp_path).status["state"] == "failed"
+
+
+def test_what_others_put_beside_checkpoints_is_let_be(tmp_path: Path) -> None:
+    """Jupyter makes such a folder wherever a file is opened."""
+
+    def visit() -> None:
+        (the_run(tmp_path).path / "checkpoint" / ".ipynb_checkpoints").mkdir(parents=True)
+        (the_run(tmp_path).path / "checkpoint" / "notes.txt").touch()
+
+    env_id = toys.register("Twin", log=fuse(3, visit))
+    run = train(tmp_path, **(OPTIONS | {"env_id": env_id, "keep_checkpoint": False}))
+    left = {path.name for path in (run.path / "checkpoint").iterdir()}
+    assert left == {".ipynb_checkpoints", "notes.txt"}
 
 
 # Loss of power

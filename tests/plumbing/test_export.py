@@ -157,6 +157,8 @@ def test_a_place_that_cannot_be_written(trained: dict[str, Run], here: Path) -> 
     (here / "file").touch()
     said = polyak_cli("export", trained["td3"].path, "--format", "onnx", "--output", "file/a.onnx")
     assert said.line.startswith("cannot write file/a.onnx: ")
+    said = polyak_cli("export", trained["td3"].path, "--format", "onnx", "--output", ".")
+    assert said.line.startswith("cannot write .: that is a folder")
 
 
 @pytest.mark.parametrize("library", ["onnx", "onnxruntime"])

@@ -41,11 +41,15 @@ def test_links_of_the_docs_lead_somewhere() -> None:
 def test_commands_of_the_readme_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every `polyak train` line parses, and its settings hold together."""
     seen: list[tuple[str, dict[str, Any]]] = []
-    for function in ("train", "train_seeds"):
-        monkeypatch.setattr(training, function, lambda name, *_, **own: seen.append((name, own)))
+    monkeypatch.setattr(training, "train", lambda name, **options: seen.append((name, options)))
+    monkeypatch.setattr(
+        training,
+        "train_seeds",
+        lambda name, num_seeds, *, resume, **options: seen.append((name, options)),
+    )
     text = (ROOT / "README.md").read_text()
     for line in re.findall(r"^polyak (train .*?)\s*(?:#.*)?$", text, re.MULTILINE):
         with pytest.raises(AttributeError):  # of the run that was not made
             cli.main(line.split())
         name, options = seen.pop()
-        settings.setup(name, {k: v for k, v in options.items() if k not in ("progress", "resume")})
+        settings.setup(name, {k: v for k, v in options.items() if k != "progress"})

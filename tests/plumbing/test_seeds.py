@@ -213,6 +213,20 @@ def test_an_interruption_that_does_not_wait_ends_all() -> None:
     assert len(ended) == 2
 
 
+def test_an_error_of_the_library_is_written_into_every_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise UnicodeDecodeError("utf-8", b"x", 0, 1, "the device is full")  # needs its arguments
+
+    monkeypatch.setattr(algorithms.load("td3", "torch"), "update", fail)
+    with pytest.raises(UnicodeDecodeError):
+        train(tmp_path)
+    errors = [Run(file.parent).status["error"] for file in tmp_path.glob("*/status.json")]
+    assert len(errors) == 3
+    assert all("the device is full" in error for error in errors)
+
+
 def test_the_command_prints_every_run(tmp_path: Path) -> None:
     given = running.flags(**SMALL, runs_dir=tmp_path, seed=4)
     answer = polyak_cli("train", "td3", "--num-seeds", "2", *given)
@@ -236,7 +250,8 @@ def test_the_command_says_which_seeds_failed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_seeds": 0}, "--num-seeds must be at least 1"),
+        ({"num_seeds": 0}, "--num-seeds must be 1 to 10000, not 0"),
+        ({"num_seeds": 2.0}, "--num-seeds must be 1 to 10000, not 2.0"),
         ({"save_path": "somewhere"}, "--save-path is one agent's"),
         ({"resume": "runs/some"}, "--resume auto"),
         ({"env_id": "Hoper-v5"}, "did you mean Hopper-v5"),

@@ -140,6 +140,26 @@ def test_films_are_sent_at_the_end(tmp_path: Path) -> None:
     assert [p.read_bytes() for p in file.parent.rglob("*.gif")] == [film.read_bytes()]
 
 
+def test_runs_side_by_side_are_two_wandb_runs(tmp_path: Path) -> None:
+    wandb()
+    runs = [Run(tmp_path / f"{NAME}{index}") for index in range(2)]
+    sinks = []
+    for run in runs:
+        run.path.mkdir()
+        (run.path / "config.json").write_text("{}")
+        sinks.append(tracking_wandb.start(run, Settings()))
+    for step in (1, 2):
+        for index, sink in enumerate(sinks):
+            assert sink is not None
+            sink.write(step, {"charts/SPS": 10.0 * index + step})
+    for sink in sinks:
+        assert sink is not None
+        sink.close(succeeded=True)
+    for index, run in enumerate(runs):
+        (file,) = run.path.glob("wandb/offline-run-*/*.wandb")
+        assert history(file) == {step: {"charts/SPS": 10.0 * index + step} for step in (1, 2)}
+
+
 def test_without_an_answer_the_run_is_recorded_offline(tmp_path: Path) -> None:
     wandb()
     arguments = ["train", "ddpg", "--track", *flags(**SMALL)]

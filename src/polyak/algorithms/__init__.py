@@ -34,6 +34,8 @@ def parse(name: str) -> tuple[str, str | None]:
     Raises:
         PolyakError: no such algorithm; the nearest is named.
     """
+    if not isinstance(name, str):
+        raise PolyakError(f"name the algorithm: {', '.join(CONFIGS)}, not {name!r}")
     algorithm, suffix, rest = name.partition(SUFFIX)
     if algorithm in CONFIGS and (suffix, rest) in (("", ""), (SUFFIX, ""), (SUFFIX, "_jax")):
         return algorithm, None if not suffix else "jax" if rest else "torch"

@@ -149,8 +149,12 @@ def play(actor: Callable[..., Any], *inputs: Array) -> Any:
 
 
 def place(tree: Any, device: Any) -> Any:
-    """The arrays on a device, given as JAX's object or as `cpu` or `cuda`."""
-    return jax.device_put(tree, jax.devices(device)[0] if isinstance(device, str) else device)
+    """The arrays on a device, given as JAX's object or as `cpu` or `cuda`.
+
+    Raises:
+        PolyakError: JAX has no such device.
+    """
+    return jax.device_put(tree, _first(device) if isinstance(device, str) else device)
 
 
 def prepare(device: str, deterministic: bool, threads: int) -> Place:
@@ -162,28 +166,27 @@ def prepare(device: str, deterministic: bool, threads: int) -> Place:
         threads: processor threads.
 
     Raises:
-        PolyakError: `cuda` without a GPU that JAX can use.
+        PolyakError: JAX has no such device.
     """
     # JAX reads these when it first looks for devices, and sizes its pool by NPROC.
     os.environ.setdefault("NPROC", str(threads))
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else 75 % of the GPU at once
     if deterministic:
         _add_flag("--xla_gpu_deterministic_ops=true")
     if threads == 1:
         _add_flag("--xla_cpu_multi_thread_eigen=false")
     jax.config.update("jax_enable_x64", False)
     _keep_programs()
-    gpus = _gpus() if device != "cpu" else []
+    gpus = _devices("gpu") if device != "cpu" else []
     if gpus:
         return Place(gpus[0], f"device: cuda ({gpus[0].device_kind})", wide=True)
-    blind = GPU.exists()
+    blind = GPU.exists() and not _platforms()  # which may leave the GPU out on purpose
     install = "pip install 'jax[cuda12]'"
     if device == "cuda":
         reason = f"this jaxlib is built for CPUs only: {install}" if blind else "JAX sees no GPU"
-        raise PolyakError(f"--device cuda: {reason}; or use --device cpu")
+        raise PolyakError(f"--device cuda: {reason}{_platforms()}; or use --device cpu")
     note = f"; there is a GPU that JAX cannot use: {install}" if blind and device == "auto" else ""
     words = f"device: cpu, threads: {os.environ['NPROC']}{note}"
-    return Place(jax.devices("cpu")[0], words, wide=False)
+    return Place(_first("cpu"), words, wide=False)
 
 
 def export(state: Any) -> Weights:
@@ -250,11 +253,26 @@ def unstack(state: Any, index: int) -> Any:
     return learned._replace(updates=state.updates)
 
 
-def _gpus() -> list[Any]:
+def _devices(kind: str) -> list[Any]:
+    """JAX's devices of a kind, `cpu`, `gpu` or `cuda`; empty where it has none."""
+    # Read when JAX first looks for devices.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else 75 % of the GPU at once
     try:
-        return jax.devices("gpu")
-    except RuntimeError:  # JAX's way of saying that there is none
+        return jax.devices(kind)
+    except (RuntimeError, AssertionError):  # JAX's ways of saying that there is none
         return []
+
+
+def _first(kind: str) -> Any:
+    if found := _devices(kind):
+        return found[0]
+    raise PolyakError(f"JAX has no {kind} here{_platforms() or ': is its installation whole?'}")
+
+
+def _platforms() -> str:
+    """What the user allows JAX to use, for the end of a sentence; empty where all is allowed."""
+    allowed = jax.config.jax_platforms  # type: ignore[attr-defined]
+    return f", and JAX_PLATFORMS is {allowed}" if allowed else ""
 
 
 def _add_flag(flag: str) -> None:
@@ -266,6 +284,10 @@ def _add_flag(flag: str) -> None:
 def _keep_programs() -> None:
     """Keeps compiled programs on disk, so that only the first run of a kind compiles them."""
     if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        try:
+            cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        except RuntimeError:  # a user without a home, as in some containers
+            return
         jax.config.update("jax_compilation_cache_dir", str(cache / "polyak" / "jax"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

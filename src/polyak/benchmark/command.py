@@ -91,6 +91,9 @@ def main(
     if given.get("status") and not files and not {"env_ids", "algorithms"} & given.keys():
         return _status([], train_options)
 
+    gpus = given.get("ray_gpus_per_run", 0.0)
+    if not (0.0 <= gpus <= 1.0 or (gpus > 1.0 and gpus.is_integer())):
+        raise PolyakError(f"--ray-gpus-per-run must be a fraction or a whole number, not {gpus}")
     wanted = _resources(given)
     threads = {
         "local": local.cores() // (workers or 1),
@@ -120,7 +123,7 @@ def main(
             jobs,
             address=given.get("address"),
             workers=workers,
-            gpus=given.get("ray_gpus_per_run", 0.0),
+            gpus=gpus,
             environment=environment,
             index=index,
         )

@@ -19,6 +19,7 @@ from typing import Any
 from polyak import algorithms, settings
 from polyak.algorithms import ALGORITHMS
 from polyak.errors import PolyakError
+from polyak.resume import AUTO
 from polyak.settings import Setup
 
 TrainOptions = Callable[[str, Sequence[str]], dict[str, Any]]
@@ -243,8 +244,11 @@ def _experiment(
         pairs = ", ".join(f"{a} in {b}" for a, b in ALGORITHMS)
         raise PolyakError(f"no {algorithm} in {backend}; there is {pairs}")
     arguments = (algorithm, "--backend", backend, *flags)
+    options = train_options(algorithm, flags)
+    if options.get("resume", AUTO) != AUTO:
+        raise PolyakError("--resume RUN is for a single run: a benchmark goes on by itself")
     for key, instead in OURS.items():
-        if key in train_options(algorithm, flags):
+        if key in options:
             flag = "--" + key.replace("_", "-")
             raise PolyakError(f"{flag} differs between the runs of a benchmark: use {instead}")
     jobs = [

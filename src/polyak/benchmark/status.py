@@ -126,11 +126,7 @@ def last_step(run: Run) -> int:
 def _key(path: Path) -> str | None:
     try:
         return identity(read_json(path))
-    except (
-        PolyakError,
-        KeyError,
-        TypeError,
-    ):  # another program's, or of an algorithm that is no more
+    except (PolyakError, KeyError, TypeError):  # another program's, or of an algorithm no more
         return None
 
 

@@ -29,15 +29,20 @@ def train(arguments: list[str]) -> None:
     upload, entity = own.get("upload_model", False), own.get("hf_entity")
     if entity is not None and not upload:
         raise PolyakError("--hf-entity needs --upload-model")
+    if own.get("resume") == "":
+        raise PolyakError("--resume is empty: give a run folder, or auto")
     if own.get("skip_train"):
         if upload:
             raise PolyakError("--upload-model is for training: use polyak push RUN")
+        for flag in ("resume", "num_seeds"):
+            if flag in own:
+                raise PolyakError(f"--{flag.replace('_', '-')} is for training: not --skip-train")
         _skip_train(name, own, given)
         return
     if "load_path" in own:
         raise PolyakError("--load-path is for playing a saved agent: add --skip-train")
-    if "trust_env" in own and "resume" not in own:
-        raise PolyakError("--trust-env is for playing a saved agent: add --skip-train")
+    if "trust_env" in own and own.get("resume", "auto") == "auto":
+        raise PolyakError("--trust-env is for --skip-train or --resume RUN: name one of them")
     recording.need_path(own)
     if upload:
         hub.quiet().publisher(entity)
@@ -65,20 +70,25 @@ def _train_seeds(name: str, own: dict[str, Any], given: dict[str, Any]) -> None:
     """Trains some seeds side by side; prints those that finished, then raises if one did not."""
     from polyak import training
     from polyak.runs import Run
+    from polyak.stopping import Stopped
 
     if "record_path" in own:
         raise PolyakError("--record-path films one agent: leave it out with --num-seeds")
     num_seeds, resume = own["num_seeds"], own.get("resume", "")
     outcomes = training.train_seeds(name, num_seeds, resume=resume, progress=True, **given)
-    failed = {}
-    for seed, outcome in outcomes.items():
-        if isinstance(outcome, Run):
-            _print_run(outcome)
-            _upload(outcome, own)
-        else:
-            failed[seed] = outcome
+    finished = {seed: run for seed, run in outcomes.items() if isinstance(run, Run)}
+    failed = {seed: error for seed, error in outcomes.items() if not isinstance(error, Run)}
+    for run in finished.values():
+        _print_run(run)
+    for seed, run in finished.items():
+        try:
+            _upload(run, own)
+        except PolyakError as problem:
+            failed[seed] = problem
+    if any(isinstance(error, Stopped) for error in failed.values()):
+        raise Stopped("; go on with the same command and --resume auto")
     for error in failed.values():
-        if not isinstance(error, PolyakError):  # stopped, or a fault that deserves its trace
+        if not isinstance(error, PolyakError):  # a fault that deserves its trace
             raise error
     if failed:
         reasons = "; ".join(f"seed {seed}: {error}" for seed, error in failed.items())

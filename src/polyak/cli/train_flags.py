@@ -124,6 +124,6 @@ def with_algorithm(arguments: list[str]) -> list[str]:
     resume = parser.parse_known_args(arguments)[0].resume
     if resume is None or resume == "auto":
         raise PolyakError(f"name the algorithm first: {USAGE}")
-    from polyak import runs
+    from polyak.resume import named
 
-    return [str(runs.read_json(Path(resume) / "config.json").get("algorithm")), *arguments]
+    return [str(named(resume).config.get("algorithm")), *arguments]

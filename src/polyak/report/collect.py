@@ -211,10 +211,10 @@ def read(run: Run) -> Record:
         raise PolyakError(f"{path} cannot be read: {error!r}") from error
     status = run.status
     try:
-        state, step = str(status["state"]), int(status["step"])
         written = float(status.get("time", 0.0))
     except (ValueError, TypeError, OverflowError) as error:
         raise PolyakError(f"{run.path / 'status.json'} cannot be read: {error!r}") from error
+    state, step = status["state"], status["step"]
     return Record(run, run.config, state, step, written, series, sps, seconds)
 
 
