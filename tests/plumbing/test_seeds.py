@@ -275,3 +275,18 @@ def test_a_preset_s_save_path_is_left_out(tmp_path: Path) -> None:
     preset.write_text('save_path = "artifacts/agent"\n')
     (run,) = train(tmp_path / "runs", num_seeds=1, preset=str(preset))
     assert run.config["save_path"] == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (["--resume", ""], "--resume is empty: give a run folder, or auto"),
+        (["--resume", "nowhere"], "no run in 'nowhere': give a run folder"),
+        (["--trust-env", "--resume", "auto"], "--trust-env is for --skip-train or --resume RUN"),
+        (["--skip-train", "--load-path", "x", "--num-seeds", "2"], "--num-seeds is for training"),
+        (["--skip-train", "--load-path", "x", "--resume", "auto"], "--resume is for training"),
+    ],
+)
+def test_a_flag_that_would_do_nothing_is_refused(given: list[str], line: str, here: Path) -> None:
+    assert line in polyak_cli("train", "td3", *given).line
+    assert not list(here.iterdir())
