@@ -59,8 +59,8 @@ def _cases() -> dict[str, Case]:
             "ddpg", "Pusher-v5", {"preset": "pusher"}, seeds, -math.inf
         ),
     }
-    # At TD3's default step sizes both pendulums take longer than this: Pendulum ends anywhere between
-    # -120 and -580 after 10,000 steps, InvertedPendulum between 86 and 161 after 20,000.
+    # At TD3's default step sizes both pendulums take longer than this: Pendulum ends between -120
+    # and -580 after 10,000 steps, InvertedPendulum between 86 and 161 after 20,000.
     short = {"total_timesteps": 10_000, "learning_starts": 1_000, "eval_interval": 1_000}
     quick = {"td3": {"learning_rate": 1e-3}}
     for algorithm, at_least in (("td3", 3500), ("sac", 4500)):
