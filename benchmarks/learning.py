@@ -60,9 +60,11 @@ def _cases() -> dict[str, Case]:
         ),
     }
     # At TD3's default step sizes both pendulums take longer than this: Pendulum ends between -120
-    # and -580 after 10,000 steps, InvertedPendulum between 86 and 161 after 20,000.
+    # and -580 after 10,000 steps, InvertedPendulum between 86 and 161 after 20,000. With a larger step
+    # size alone two of three seeds of InvertedPendulum reach 1000, the third 40.
     short = {"total_timesteps": 10_000, "learning_starts": 1_000, "eval_interval": 1_000}
     quick = {"td3": {"learning_rate": 1e-3}}
+    quicker = {"td3": {"learning_rate": 1e-3, "policy_frequency": 1}}
     for algorithm, at_least in (("td3", 3500), ("sac", 4500)):
         cases |= {
             f"halfcheetah-{algorithm}": Case(
@@ -75,7 +77,7 @@ def _cases() -> dict[str, Case]:
                 algorithm,
                 "InvertedPendulum-v5",
                 {"total_timesteps": 20_000, "learning_starts": 1_000, "eval_interval": 2_000}
-                | quick.get(algorithm, {}),
+                | quicker.get(algorithm, {}),
                 (1, 2, 3),
                 950,
             ),
