@@ -15,9 +15,14 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["NPROC"] = "1"
 
-# A shell ignores Ctrl-C for what it starts in the background; processes of these tests must not.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell ignores Ctrl-C for what it starts in the background, and nohup a terminal that closes;
+# processes of these tests must not.
+for _number, _usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 # No test reaches for W&B's servers.
 os.environ["WANDB_MODE"] = "offline"

@@ -638,7 +638,7 @@ def test_flags_of_a_recording_need_one(here: Path, flag: str) -> None:
 
 
 def test_trust_is_for_saved_agents(here: Path) -> None:
-    assert "add --skip-train" in polyak_cli("train", "ddpg", "--trust-env").line
+    assert "--trust-env is for --skip-train" in polyak_cli("train", "ddpg", "--trust-env").line
 
 
 def test_underscores_and_cuda_as_other_scripts_spell_them(here: Path) -> None:

@@ -139,7 +139,7 @@ def test_runs_one_of_which_is_evicted_and_one_fails(cluster: Path) -> None:
     slurm("sbatch", "--partition=urgent", "--output=/dev/null", "--wrap", wait)
     wait_for(lambda: "goes back into the queue" in logs())
     (requeued,) = re.findall(rf"task {job_id}_(\d) goes back into the queue", logs())
-    assert states()[int(requeued)] == "queued"
+    wait_for(lambda: states()[int(requeued)] == "queued")  # said a moment before it is so
     Path("evicted").touch()
 
     wait_for(lambda: not {"queued", "running"} & set(states()))
