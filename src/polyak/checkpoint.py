@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from polyak import arrays, stopping
-from polyak.algorithms.initial import Weights
+from polyak.algorithms.initial import Weights, under
 from polyak.algorithms.interface import Backend, Metrics
 from polyak.environments import Environments
 from polyak.errors import PolyakError
@@ -314,7 +314,7 @@ class Checkpoints:
         fresh = self._backend.snapshot(state)
         try:
             weights = self._folder.load(files[0])
-            learned, best = _of("learned", weights), _of("best", weights)
+            learned, best = under("learned", weights), under("best", weights)
             _compare(learned, fresh)
             _compare(best, {name: fresh[name] for name in best})
             _compare({"obs": weights["obs"]}, {"obs": self._replay.newest})
@@ -389,12 +389,6 @@ def _digest(content: dict[str, Any]) -> str:
 
 def _prefixed(group: str, weights: Weights) -> Weights:
     return {f"{group}.{name}": array for name, array in weights.items()}
-
-
-def _of(group: str, weights: Weights) -> Weights:
-    """What `_prefixed` put together with others."""
-    names = [name for name in weights if name.startswith(group + ".")]
-    return {name.removeprefix(group + "."): weights[name] for name in names}
 
 
 def _compare(found: Weights, expected: Weights) -> None:

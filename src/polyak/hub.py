@@ -18,11 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from tensorboardX.proto.event_pb2 import Event
-from tensorboardX.proto.summary_pb2 import Summary
-from tensorboardX.record_writer import RecordWriter
-
-from polyak import model_card, models
+from polyak import model_card, models, tensorboard
 from polyak.errors import PolyakError
 from polyak.models import INFO, WEIGHTS, Agent
 from polyak.runs import OURS, Run
@@ -286,13 +282,10 @@ def _events(run: Run, folder: Path) -> Path | None:
     if not rows:
         return None
     path = folder / "events.out.tfevents.0.polyak"
-    writer = RecordWriter(str(path))
-    writer.write(Event(file_version="brain.Event:2").SerializeToString())
+    writer = tensorboard.EventsWriter(path, 0, began=0.0)
     for row in rows:
         values = {k: v for k, v in row.items() if k not in ("step", "time")}
-        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        event = Event(wall_time=row["time"], step=row["step"], summary=Summary(value=scalars))
-        writer.write(event.SerializeToString())
+        writer.write_event(tensorboard.scalars(row["step"], values, when=row["time"]))
     writer.close()
     return path
 

@@ -73,7 +73,7 @@ class Lockstep:
                 outcomes[index] = error
 
         lanes = [greenlet(body) for _ in tasks]
-        answers: dict[int, Any] = dict(enumerate(range(len(tasks))))  # the first call takes indices
+        answers: dict[int, Any] = {i: i for i in range(len(tasks))}  # the first call takes indices
         try:
             while answers:
                 waiting: dict[int, Act | Update] = {}

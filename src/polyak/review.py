@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from polyak import models
-from polyak.algorithms.initial import Weights
+from polyak.algorithms.initial import Weights, under
 from polyak.algorithms.interface import Algorithm, Backend
 from polyak.environments import EVALUATION, FINAL, Environment, seeds_for
 from polyak.evaluation import Evaluation, Policy, evaluate
@@ -123,9 +123,7 @@ class Review:
 
     def _policy(self, weights: Weights, generator: np.random.Generator | None = None) -> Policy:
         """What is judged is made of the weights that are saved."""
-        names = [name for name in weights if name.startswith("actor.")]
-        own = {name.removeprefix("actor."): weights[name] for name in names}
-        actor = self._algorithm.Actor(own, self._device)
+        actor = self._algorithm.Actor(under("actor", weights), self._device)
         return models.policy(
             self._algorithm, self._setup.config, actor, self._env.spec.action_dim, generator
         )

@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from polyak import arrays
 from polyak.errors import PolyakError
 from polyak.settings import Setup
 
@@ -286,13 +287,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Writes a JSON object so that the file is always whole: the old one, or the new one."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2, ensure_ascii=False, allow_nan=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    arrays.write(path, f"{text}\n".encode())
 
 
 def _git() -> dict[str, Any]:

@@ -46,7 +46,9 @@ with _torch_left_alone():
     from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
     from tensorboardX.record_writer import masked_crc32c
 
-__all__ = ["Event", "EventsWriter", "film", "scalars", "session_end", "session_start"]
+__all__ = [
+    "Event", "EventsWriter", "events_file", "film", "scalars", "session_end", "session_start",
+]  # fmt: skip
 
 
 class EventsWriter:
@@ -55,15 +57,14 @@ class EventsWriter:
     Each record is its length (8 bytes), a checksum of that, the event, a checksum of the event.
     """
 
-    def __init__(self, folder: Path, keep: int) -> None:
-        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
-        path = next(iter(sorted(folder.glob("events.out.tfevents.*"))), folder / name)
+    def __init__(self, path: Path, keep: int, began: float) -> None:
+        """Goes on after the first `keep` bytes; a new file `began` at this time (Unix)."""
         self._file = path.open("ab")
         if self._size() < keep:
             raise OSError(errno.ENODATA, "the file has lost some")
         self._file.truncate(keep)
         if not keep:
-            self.write_event(Event(wall_time=time.time(), file_version="brain.Event:2"))
+            self.write_event(Event(wall_time=began, file_version="brain.Event:2"))
 
     def write_event(self, event: Event) -> None:
         """Adds an event."""
@@ -86,9 +87,15 @@ class EventsWriter:
         self._file.close()
 
 
-def scalars(step: int, values: Mapping[str, float]) -> Event:
-    """Numbers at a step."""
-    return _event(step, [Summary.Value(tag=k, simple_value=v) for k, v in values.items()])
+def events_file(folder: Path) -> Path:
+    """The events of the run in a folder, or where they will be."""
+    name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
+    return next(iter(sorted(folder.glob("events.out.tfevents.*"))), folder / name)
+
+
+def scalars(step: int, values: Mapping[str, float], when: float | None = None) -> Event:
+    """Numbers at a step, and a time (Unix) that is now by default."""
+    return _event(step, [Summary.Value(tag=k, simple_value=v) for k, v in values.items()], when)
 
 
 def film(step: int, gif: bytes) -> Event:
@@ -125,5 +132,6 @@ def _session(kind: str, **info: Any) -> Event:
     return _event(0, [value])
 
 
-def _event(step: int, values: list[Summary.Value]) -> Event:
-    return Event(wall_time=time.time(), step=step, summary=Summary(value=values))
+def _event(step: int, values: list[Summary.Value], when: float | None = None) -> Event:
+    when = time.time() if when is None else when
+    return Event(wall_time=when, step=step, summary=Summary(value=values))

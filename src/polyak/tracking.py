@@ -255,7 +255,7 @@ class _Board:
         if keep is None:
             return
         try:
-            self._writer = EventsWriter(run.path, keep)
+            self._writer = EventsWriter(tensorboard.events_file(run.path), keep, time.time())
         except OSError as error:
             self._give_up(error)
         if not keep:

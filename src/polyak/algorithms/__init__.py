@@ -49,15 +49,24 @@ def experiment_name(algorithm: str, backend: str) -> str:
     return algorithm + SUFFIX + ("_jax" if backend == "jax" else "")
 
 
+def check(algorithm: str, backend: str) -> None:
+    """Refuses what is not in the table; nothing is loaded.
+
+    Raises:
+        PolyakError: the pair does not exist.
+    """
+    if (algorithm, backend) not in ALGORITHMS:
+        pairs = ", ".join(f"{a} in {b}" for a, b in ALGORITHMS)
+        raise PolyakError(f"no {algorithm} in {backend}; there is {pairs}")
+
+
 def load(algorithm: str, backend: str) -> Algorithm:
     """The module of an algorithm.
 
     Raises:
         PolyakError: the pair does not exist, or its library is not installed.
     """
-    if (algorithm, backend) not in ALGORITHMS:
-        pairs = ", ".join(f"{a} in {b}" for a, b in ALGORITHMS)
-        raise PolyakError(f"no {algorithm} in {backend}; there is {pairs}")
+    check(algorithm, backend)
     return cast("Algorithm", _import(ALGORITHMS[algorithm, backend], backend))
 
 

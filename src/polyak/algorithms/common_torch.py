@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from polyak.algorithms.initial import Weights
+from polyak.algorithms.initial import Weights, under
 from polyak.algorithms.interface import Batch, Place
 from polyak.errors import PolyakError
 
@@ -211,7 +211,7 @@ def snapshot(state: Any) -> Weights:
 def restore(state: Any, arrays: Weights) -> Any:
     """Puts a snapshot into a fresh state, in place; returns the state."""
     for field, part in vars(state).items():
-        own = _under(field, arrays)
+        own = under(field, arrays)
         if isinstance(part, MLP | Scalar):
             with torch.no_grad():
                 for name, parameter in part.named_parameters():
@@ -249,17 +249,12 @@ def _rebuilt(state: Any, arrays: Weights) -> Any:
         if isinstance(part, Scalar):
             parts[field] = Scalar(arrays[f"{field}.value"], state.device)
         elif isinstance(part, MLP):
-            parts[field] = type(part)(_under(field, arrays), state.device)
+            parts[field] = type(part)(under(field, arrays), state.device)
     networks = {id(part): field for field, part in vars(state).items()}
     for field, part in vars(state).items():
         if isinstance(part, Adam):
             parts[field] = Adam(parts[networks[id(part.network)]], part.learning_rate)
     return restore(type(state)(**parts), arrays)
-
-
-def _under(prefix: str, arrays: Weights) -> Weights:
-    names = [name for name in arrays if name.startswith(f"{prefix}.")]
-    return {name.removeprefix(f"{prefix}."): arrays[name] for name in names}
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> Weights:

@@ -35,6 +35,12 @@ def mlp(rng: np.random.Generator, sizes: tuple[int, ...], ensemble: int | None =
     return weights
 
 
+def under(prefix: str, arrays: Weights) -> Weights:
+    """The arrays whose names begin with `prefix.`, without it: one network's out of several's."""
+    start = f"{prefix}."
+    return {name[len(start) :]: array for name, array in arrays.items() if name.startswith(start)}
+
+
 def shapes(sizes: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """Names and shapes of what `mlp` draws, without drawing."""
     found: dict[str, tuple[int, ...]] = {}

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from polyak import algorithms, settings
-from polyak.algorithms import ALGORITHMS
 from polyak.errors import PolyakError
 from polyak.resume import AUTO
 from polyak.settings import Setup
@@ -240,9 +239,7 @@ def task_flags(env_id: str, seed: int | str) -> tuple[str, ...]:
 def _experiment(
     grid: Grid, algorithm: str, backend: str, flags: Sequence[str], train_options: TrainOptions
 ) -> Experiment:
-    if (algorithm, backend) not in ALGORITHMS:
-        pairs = ", ".join(f"{a} in {b}" for a, b in ALGORITHMS)
-        raise PolyakError(f"no {algorithm} in {backend}; there is {pairs}")
+    algorithms.check(algorithm, backend)
     arguments = (algorithm, "--backend", backend, *flags)
     options = train_options(algorithm, flags)
     if options.get("resume", AUTO) != AUTO:
