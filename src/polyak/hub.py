@@ -99,6 +99,8 @@ def push(
     if not run.config.keys() >= OURS:
         raise PolyakError(f"{path} is no run folder: its config.json is of something else")
     agent, source = models.load(path), models.find(Path(path))
+    if run.config["algorithm"] != agent.info["algorithm"]:
+        raise PolyakError(f"{path}: config.json names another algorithm than the agent")
     owner, api = publisher(entity), _api()
     exp_name = model_card.experiment(agent.info)
     repository = f"{owner}/{repository_name(agent.spec.env_id, exp_name, agent.info['seed'])}"

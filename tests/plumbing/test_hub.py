@@ -323,6 +323,10 @@ def test_what_is_no_run_is_not_pushed(trained: dict[str, Run], standin: Hub, her
     assert "config.json" in polyak_cli("push", trained["td3"].path / "final").line
     (here / "config.json").write_text("{}")
     assert "no run folder" in polyak_cli("push", here).line
+    shutil.copytree(trained["td3"].path, here / "renamed")
+    config = trained["td3"].config | {"algorithm": "reinforce"}
+    (here / "renamed" / "config.json").write_text(json.dumps(config))
+    assert "another algorithm" in polyak_cli("push", here / "renamed").line
     assert not standin.log
 
 
