@@ -50,6 +50,9 @@ def _cases() -> dict[str, Case]:
     reacher = {"total_timesteps": 30_000, "eval_interval": 3_000, "eval_episodes": 20}
     pusher = {"total_timesteps": 40_000, "eval_interval": 5_000, "eval_episodes": 20}
     seeds, restored = (1, 2, 3), "polyak/Pusher-v5"
+    # What DDPG does not do in so few steps, SAC does: bring the object to the goal.
+    pushing = {"total_timesteps": 100_000, "learning_starts": 1_000, "gamma": 0.98}
+    pushing |= {"eval_interval": 5_000, "eval_episodes": 20, "backend": "jax"}
     cases |= {
         "reacher-ddpg-preset": Case("ddpg", "Reacher-v5", {"preset": "reacher"}, seeds, -6),
         "reacher-ddpg-defaults": Case("ddpg", "Reacher-v5", reacher, seeds, -math.inf),
@@ -58,6 +61,8 @@ def _cases() -> dict[str, Case]:
         "stock-pusher-ddpg-preset": Case(
             "ddpg", "Pusher-v5", {"preset": "pusher"}, seeds, -math.inf
         ),
+        "pusher-sac-jax": Case("sac", restored, pushing, (1,), -32),
+        "stock-pusher-sac-jax": Case("sac", "Pusher-v5", pushing, (1,), -math.inf),
     }
     # At TD3's default step sizes both pendulums take longer than this: Pendulum ends between -120
     # and -580 after 10,000 steps, InvertedPendulum between 86 and 161 after 20,000. A larger step

@@ -2,9 +2,9 @@
 
     python benchmarks/pusher_learning.py [--runs-dir runs/learning] [--output results/pusher]
 
-Plays 20 deterministic episodes with each finished run of the cases `pusher-ddpg-preset` and
-`stock-pusher-ddpg-preset` of `learning.py` and measures, in the plane of the table, how far the
-object is from the goal at the beginning and at the end, and how far it was moved.
+Plays 20 deterministic episodes with each finished run of the cases below of `learning.py` and
+measures, in the plane of the table, how far the object is from the goal at the beginning and at the
+end, and how far it was moved.
 """
 
 from __future__ import annotations
@@ -23,10 +23,24 @@ from polyak import models
 from polyak.environments import Environment, seeds_for
 
 EPISODES = 20
-COLUMNS = ("env_id", "seed", "eval_return", "distance_at_start_m", "distance_at_end_m", "moved_m")
+NAMES = (
+    "pusher-ddpg-preset",
+    "stock-pusher-ddpg-preset",
+    "pusher-sac-jax",
+    "stock-pusher-sac-jax",
+)
+COLUMNS = (
+    "case",
+    "env_id",
+    "seed",
+    "eval_return",
+    "distance_at_start_m",
+    "distance_at_end_m",
+    "moved_m",
+)
 
 
-def measure(path: Path, seed: int) -> dict[str, Any]:
+def measure(case: str, path: Path, seed: int) -> dict[str, Any]:
     """Means over the episodes of one agent; distances in metres."""
     agent = models.load(path)
     policy = agent.policy()
@@ -48,7 +62,7 @@ def measure(path: Path, seed: int) -> dict[str, Any]:
             gaps = (before - goal, after - goal, after - before)
             rows.append((total, *(float(np.linalg.norm(gap)) for gap in gaps)))
     means = [round(mean(column), 4) for column in zip(*rows, strict=True)]
-    return dict(zip(COLUMNS, (agent.spec.env_id, seed, *means), strict=True))
+    return dict(zip(COLUMNS, (case, agent.spec.env_id, seed, *means), strict=True))
 
 
 def main() -> None:
@@ -58,13 +72,13 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/pusher"))
     options = parser.parse_args()
     rows = []
-    for name in ("pusher-ddpg-preset", "stock-pusher-ddpg-preset"):
+    for name in NAMES:
         for seed in CASES[name].seeds:
             run = find(CASES[name], seed, options.runs_dir)
             if run is None:
                 print(f"{name}, seed {seed}: no finished run")
                 continue
-            rows.append(measure(run.path, seed))
+            rows.append(measure(name, run.path, seed))
             print(rows[-1])
     options.output.mkdir(parents=True, exist_ok=True)
     with (options.output / "learning.csv").open("w", newline="", encoding="utf-8") as file:
