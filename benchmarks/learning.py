@@ -56,7 +56,7 @@ def _cases() -> dict[str, Case]:
     cases |= {
         "reacher-ddpg-preset": Case("ddpg", "Reacher-v5", {"preset": "reacher"}, seeds, -6),
         "reacher-ddpg-defaults": Case("ddpg", "Reacher-v5", reacher, seeds, -math.inf),
-        # The defaults reach -48.6 in as many steps; published DDPG after 1M steps -38.6 +- 4.5 (v4).
+        # The defaults reach -48.6 in as many steps; published: -38.6 after a million, on v4.
         "pusher-ddpg-preset": Case("ddpg", restored, {"preset": "pusher"}, seeds, -45),
         "pusher-ddpg-defaults": Case("ddpg", restored, pusher, seeds, -math.inf),
         "stock-pusher-ddpg-preset": Case(
