@@ -38,6 +38,7 @@ class MLP:
         for name, array in weights.items():
             self.parameters[name].copy_(torch.from_numpy(array))
         self.flat = memory.detach().requires_grad_()
+        self._stacked: dict[int | None, Sequence[Tensor]] = {}
 
     def layers(self, *inputs: Tensor, only: int | None = None) -> Tensor:
         """(..., B, in) -> (..., B, out), or (..., E, B, out) for an ensemble without `only`.
@@ -48,7 +49,9 @@ class MLP:
         lead = self._lead if only is None else self._lead[:-1]
         if len(lead) > 1:  # runs side by side, of an ensemble each, with the inputs of each run
             inputs = tuple(x[:, None].expand(*lead, *x.shape[1:]).flatten(0, 1) for x in inputs)
-        parameters = self._stacks(self.parameters, only)
+        if only not in self._stacked:
+            self._stacked[only] = self._stacks(self.parameters, only)
+        parameters = self._stacked[only]
         if torch.is_grad_enabled():
             gradients = functools.partial(self._gradients, only)
             output = cast("Tensor", Layers.apply(self.flat, parameters, gradients, *inputs))
