@@ -65,7 +65,7 @@ class Layers(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of `flat` and of each input, as far as they are wanted."""
         of_flat, _, _, *of_inputs = ctx.needs_input_grad
@@ -89,7 +89,7 @@ class Layers(torch.autograd.Function):
         return flat, None, None, *found
 
 
-def evaluate(parameters: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+def evaluate(parameters: Sequence[Tensor], inputs: tuple[Tensor, ...]) -> list[Tensor]:
     """What goes into each layer, and what comes out of the last; shapes as in `Layers`."""
     x = torch.cat(inputs, dim=-1)
     if parameters[0].dim() > x.dim():

@@ -1,4 +1,7 @@
-"""What the PyTorch algorithms share: network, gradient step, moving average, device."""
+"""What the PyTorch algorithms share: network, gradient step, moving average, device.
+
+The arithmetic of a network's layers is in `common_layers_torch.py`.
+"""
 
 from __future__ import annotations
 
