@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from polyak.algorithms import common_torch
+from polyak.algorithms.common_layers_torch import cut
 from polyak.algorithms.interface import Batch
 from tests.maths.reference import Weights
 
@@ -39,14 +40,14 @@ def scalar(value: float) -> Any:
 
 def read(network: Any) -> Weights:
     """A copy of a network's weights."""
-    return {name: p.detach().cpu().numpy().copy() for name, p in network.named_parameters()}
+    weights: Weights = network.weights()
+    return weights
 
 
 def write(state: Any, name: str, weights: Weights) -> Any:
     """The state with other weights in one of its networks."""
-    with torch.no_grad():
-        for key, parameter in getattr(state, name).named_parameters():
-            parameter.copy_(tensor(weights[key]))
+    for key, parameter in getattr(state, name).parameters.items():
+        parameter.copy_(tensor(weights[key]))
     return state
 
 
@@ -62,9 +63,8 @@ def gradient(function: Callable[[Any], Any], network: Any) -> Weights:
     """Gradient of `function(network)`, or of the first of what it returns, by the weights."""
     result = function(network)
     loss = result[0] if isinstance(result, tuple) else result
-    names, parameters = zip(*network.named_parameters(), strict=True)
-    gradients = torch.autograd.grad(loss, parameters)
-    return {name: array(g) for name, g in zip(names, gradients, strict=True)}
+    (flat,) = torch.autograd.grad(loss, [network.flat])
+    return {name: array(g) for name, g in cut(flat, network.shapes).items()}
 
 
 def adam(weights: Weights, learning_rate: float, gradients: Sequence[Weights]) -> list[Weights]:
@@ -74,7 +74,8 @@ def adam(weights: Weights, learning_rate: float, gradients: Sequence[Weights]) -
     trace = []
     for given in gradients:
         # The gradient of a linear function is its coefficient.
-        terms = [(p * tensor(given[name])).sum() for name, p in network.named_parameters()]
+        views = cut(network.flat, network.shapes)
+        terms = [(view * tensor(given[name])).sum() for name, view in views.items()]
         optimizer.minimize(torch.stack(terms).sum())
         trace.append(read(network))
     return trace

@@ -1,101 +1,105 @@
-"""What the PyTorch algorithms share: network, gradient step, moving average, device."""
+"""What the PyTorch algorithms share: network, gradient step, moving average, device.
+
+The arithmetic of a network's layers is in `common_layers_torch.py`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
+import functools
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
+from torch.optim.adam import adam
 
+from polyak.algorithms.common_layers_torch import Layers, cut, evaluate
 from polyak.algorithms.initial import Weights, under
 from polyak.algorithms.interface import Batch, Place
 from polyak.errors import PolyakError
 
 
-class Linear(nn.Module):
-    """One layer: weight (out, in) and bias (out,), or stacks of them on leading axes."""
-
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight)
-        self.bias = nn.Parameter(bias)
-
-    def forward(self, x: Tensor, only: int | None = None) -> Tensor:
-        """(..., B, in) -> (..., B, out), where weight and bias have these leading axes too.
-
-        An ensemble E whose networks see the same input x (B, in) gives (E, B, out); with other
-        axes before, (..., B, in) gives (..., E, B, out). `only` picks one network of the ensemble,
-        which then behaves as if it stood alone.
-        """
-        weight: Tensor = self.weight
-        bias: Tensor = self.bias
-        if only is not None:
-            weight, bias = weight.select(-3, only), bias.select(-2, only)
-        if weight.dim() > x.dim():  # one product for the whole ensemble instead of E
-            ensemble, outputs, _ = weight.shape[-3:]
-            y = _products(x, weight.flatten(-3, -2), bias.flatten(-2, -1))
-            return y.unflatten(-1, (ensemble, outputs)).transpose(-3, -2)
-        return _products(x, weight, bias)
-
-
-def _products(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """(..., B, in), (..., out, in), (..., out) -> (..., B, out)."""
-    if weight.dim() == 2:
-        return functional.linear(x, weight, bias)
-    lead = weight.shape[:-2]
-    x, weight, bias = x.flatten(0, -3), weight.flatten(0, -3), bias.flatten(0, -2)
-    return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2)).unflatten(0, lead)
-
-
-class MLP(nn.ModuleList):
+class MLP:
     """Fully connected layers, ReLU between them; parameters `0.weight`, `0.bias`, `1.weight`, ...
 
-    All parameters are views of one tensor, `flat`, and so are their gradients: Adam and the moving
+    Weights are (out, in) and biases (out,), or E of them stacked on a leading axis. All parameters
+    are views of one tensor, `flat`, whose gradient autograd is asked for: Adam and the moving
     average of the target are then one operation each instead of one per parameter.
     """
 
     def __init__(self, weights: Mapping[str, np.ndarray], device: torch.device) -> None:
-        flat = torch.cat([torch.from_numpy(w).ravel() for w in weights.values()]).to(device)
-        views = dict(zip(weights, _views(flat, weights), strict=True))
-        super().__init__(
-            Linear(views[f"{layer}.weight"], views[f"{layer}.bias"])
-            for layer in range(len(weights) // 2)
-        )
-        self.flat = flat
+        self.shapes = {name: array.shape for name, array in weights.items()}
+        self._lead = self.shapes["0.weight"][:-2]
+        kind = torch.from_numpy(weights["0.weight"]).dtype
+        memory = torch.empty(sum(w.size for w in weights.values()), dtype=kind, device=device)
+        self.parameters = cut(memory, self.shapes)
+        for name, array in weights.items():
+            self.parameters[name].copy_(torch.from_numpy(array))
+        self.flat = memory.detach().requires_grad_()
+        self._stacked: dict[int | None, Sequence[Tensor]] = {}
 
-    def layers(self, x: Tensor, only: int | None = None) -> Tensor:
-        """(..., B, in) -> (..., B, out), or (..., E, B, out) for an ensemble without `only`."""
-        *hidden, output = self
-        for layer in hidden:
-            x = functional.relu(layer(x, only))
-        return output(x, only)
+    def layers(self, *inputs: Tensor, only: int | None = None) -> Tensor:
+        """(..., B, in) -> (..., B, out), or (..., E, B, out) for an ensemble without `only`.
+
+        Several inputs stand side by side: theirs together is `in`. `only` picks one network of an
+        ensemble, which then behaves as if it stood alone.
+        """
+        lead = self._lead if only is None else self._lead[:-1]
+        if len(lead) > 1:  # runs side by side, of an ensemble each, with the inputs of each run
+            inputs = tuple(x[:, None].expand(*lead, *x.shape[1:]).flatten(0, 1) for x in inputs)
+        if only not in self._stacked:
+            self._stacked[only] = self._stacks(self.parameters, only)
+        parameters = self._stacked[only]
+        if torch.is_grad_enabled():
+            gradients = functools.partial(self._gradients, only)
+            output = cast("Tensor", Layers.apply(self.flat, parameters, gradients, *inputs))
+        else:
+            output = evaluate(parameters, inputs)[-1]
+        return output.unflatten(0, lead) if len(lead) > 1 else output
+
+    def frozen(self) -> Self:
+        """The same network with constants for weights: no time goes into their gradient."""
+        network = copy.copy(self)
+        network.flat = self.flat.detach()
+        return network
 
     def weights(self) -> Weights:
         """A copy of the parameters as NumPy arrays."""
-        return _copies(dict(self.named_parameters()))
+        return _copies(self.parameters)
+
+    def _gradients(self, only: int | None) -> tuple[Tensor, Sequence[Tensor]]:
+        new = torch.empty_like if only is None else torch.zeros_like
+        flat = new(self.flat)
+        return flat, self._stacks(cut(flat, self.shapes), only)
+
+    def _stacks(self, views: Mapping[str, Tensor], only: int | None) -> Sequence[Tensor]:
+        """What `cut` gave, with one leading axis at most."""
+        found = []
+        for name, view in views.items():
+            axes = 2 if name.endswith("weight") else 1
+            if only is not None:
+                view = view.select(-axes - 1, only)
+            found.append(view.flatten(0, 1) if view.dim() > axes + 1 else view)
+        return found
 
 
-class Scalar(nn.Module):
+class Scalar:
     """One learned number, built like a network so that `Adam` takes it."""
 
     def __init__(self, value: float | np.ndarray, device: torch.device) -> None:
-        super().__init__()
-        self.flat = torch.tensor(value, device=device).reshape(-1)
-        self.value = nn.Parameter(self.flat.view(np.shape(value)))
+        memory = torch.tensor(value, device=device).reshape(-1)
+        self.shapes = {"value": np.shape(value)}
+        self.parameters = cut(memory, self.shapes)
+        self.flat = memory.detach().requires_grad_()
 
-    def forward(self) -> Tensor:
+    def __call__(self) -> Tensor:
         """The number, (), or one for each of several runs, (L,)."""
-        return self.value
-
-
-MOMENTS = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
-"""Adam's moments by the names that all backends share; PyTorch's own."""
+        return self.flat.view(self.shapes["value"])
 
 
 class Adam:
@@ -103,49 +107,51 @@ class Adam:
 
     def __init__(self, network: MLP | Scalar, learning_rate: float) -> None:
         self.network, self.learning_rate = network, learning_rate
-        self._parameters = list(network.parameters())
-        self._named = dict(network.named_parameters())
-        # The optimiser sees one long parameter; its gradient is the network's, side by side.
-        flat = nn.Parameter(network.flat)
-        flat.grad = torch.zeros_like(network.flat)
-        self._flat = flat
-        self._gradients = _views(flat.grad, self._named)
-        self._adam = torch.optim.Adam([flat], lr=learning_rate, fused=True)
+        self.moments = {
+            "first_moment": torch.zeros_like(network.flat, requires_grad=False),
+            "second_moment": torch.zeros_like(network.flat, requires_grad=False),
+        }
+        # A fused Adam counts on the device, in float32.
+        self.steps = torch.zeros((), dtype=torch.float32, device=network.flat.device)
 
+    @torch.no_grad()
     def minimize(self, loss: Tensor) -> None:
         """One step down the gradient of the loss, with respect to this network only.
 
         Where networks of several runs are stacked, each has a loss of its own, (L,), whose gradient
         by the others' weights is zero: the sum has the gradients of all.
         """
-        gradients = torch.autograd.grad(loss.sum(), self._parameters)
-        torch._foreach_copy_(self._gradients, gradients)
-        self._adam.step()
+        flat = self.network.flat
+        (gradient,) = torch.autograd.grad(loss, [flat], [torch.ones_like(loss)])
+        first, second = self.moments.values()
+        adam(
+            [flat], [gradient], [first], [second], [], [self.steps], fused=True, amsgrad=False,
+            lr=self.learning_rate, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0,
+            maximize=False,
+        )  # fmt: skip
 
     def snapshot(self) -> Weights:
         """Steps taken, and both moments for each of the network's parameters."""
-        memory = self._adam.state[self._flat]  # empty before the first step
-        arrays: Weights = {"steps": np.array(int(memory.get("step", 0)), np.int64)}
-        for moment, key in MOMENTS.items():
-            flat = memory.get(key, torch.zeros_like(self._flat))
-            views = dict(zip(self._named, _views(flat, self._named), strict=True))
-            arrays |= {f"{moment}.{name}": array for name, array in _copies(views).items()}
+        arrays: Weights = {"steps": np.array(int(self.steps), np.int64)}
+        for name, views in self._views():
+            arrays[name] = views.cpu().numpy().copy()
         return arrays
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Goes on where `snapshot` was taken."""
-        # A fused Adam counts on the device, in float32.
-        count = torch.tensor(float(arrays["steps"]), device=self._flat.device)
-        memory: dict[str, Tensor] = {"step": count}
-        for moment, key in MOMENTS.items():
-            parts = [torch.from_numpy(arrays[f"{moment}.{name}"]).ravel() for name in self._named]
-            memory[key] = torch.cat(parts).to(self._flat.device)
-        self._adam.state[self._flat] = memory
+        self.steps.fill_(float(arrays["steps"]))
+        for name, view in self._views():
+            view.copy_(torch.from_numpy(arrays[name]))
+
+    def _views(self) -> Iterator[tuple[str, Tensor]]:
+        for moment, flat in self.moments.items():
+            for name, view in cut(flat, self.network.shapes).items():
+                yield f"{moment}.{name}", view
 
 
 def polyak_average(target: MLP, network: MLP, tau: float) -> None:
     """Target <- (1 - tau) target + tau network (Lillicrap et al. 2016, algorithm 1)."""
-    target.flat.lerp_(network.flat, tau)
+    target.flat.detach().lerp_(network.flat.detach(), tau)
 
 
 def tensors(batch: Batch, device: torch.device) -> Batch:
@@ -199,7 +205,7 @@ def snapshot(state: Any) -> Weights:
     arrays: Weights = {"updates": np.array(state.updates, np.int64)}
     for field, part in vars(state).items():
         if isinstance(part, MLP | Scalar):
-            copies = _copies(dict(part.named_parameters()))
+            copies = _copies(part.parameters)
         elif isinstance(part, Adam):
             copies = part.snapshot()
         else:
@@ -213,9 +219,8 @@ def restore(state: Any, arrays: Weights) -> Any:
     for field, part in vars(state).items():
         own = under(field, arrays)
         if isinstance(part, MLP | Scalar):
-            with torch.no_grad():
-                for name, parameter in part.named_parameters():
-                    parameter.copy_(torch.from_numpy(own[name]))
+            for name, parameter in part.parameters.items():
+                parameter.copy_(torch.from_numpy(own[name]))
         elif isinstance(part, Adam):
             part.restore(own)
     state.updates = int(arrays["updates"])
@@ -258,7 +263,7 @@ def _rebuilt(state: Any, arrays: Weights) -> Any:
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> Weights:
-    return {name: t.detach().cpu().numpy().copy() for name, t in tensors.items()}
+    return {name: t.cpu().numpy().copy() for name, t in tensors.items()}
 
 
 def _keep_freed_memory() -> None:
@@ -272,10 +277,3 @@ def _keep_freed_memory() -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(trim_threshold, 1 << 30)
         libc.mallopt(mmap_threshold, 32 << 20)
-
-
-def _views(flat: Tensor, like: Mapping[str, Any]) -> list[Tensor]:
-    """Cuts a flat tensor into consecutive views with the shapes of `like`."""
-    sizes = [int(np.prod(array.shape)) for array in like.values()]
-    parts = torch.split(flat, sizes)
-    return [part.view(array.shape) for part, array in zip(parts, like.values(), strict=True)]

@@ -30,7 +30,7 @@ LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 class Actor(MLP):
     """pi(a|s): a Gaussian squashed by tanh."""
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """(B, O) -> mean (B, A) and log standard deviation (B, A) before the squashing."""
         mean, raw = self.layers(obs).chunk(2, dim=-1)
         # A smooth squash: clamping would leave no gradient at the bounds.
@@ -54,9 +54,9 @@ class Actor(MLP):
 class Critic(MLP):
     """Q_i(s, a): two independent critics, stacked."""
 
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+    def __call__(self, obs: Tensor, action: Tensor) -> Tensor:
         """(B, O), (B, A) -> (E, B)."""
-        return self.layers(torch.cat([obs, action], dim=-1)).squeeze(-1)
+        return self.layers(obs, action).squeeze(-1)
 
 
 @dataclass
@@ -167,7 +167,7 @@ def critic_step(config: SACConfig, state: State, batch: Batch, noise: Tensor) ->
 def actor_step(config: SACConfig, state: State, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
     """One gradient step of the actor, then one of alpha on the same actions."""
     alpha = state.log_alpha().detach().exp()
-    loss, log_prob = actor_loss(state.actor, state.critic, alpha, batch.obs, noise)
+    loss, log_prob = actor_loss(state.actor, state.critic.frozen(), alpha, batch.obs, noise)
     state.actor_optimizer.minimize(loss)
     metrics = {"losses/actor_loss": loss.detach(), "losses/alpha": alpha}
     if config.autotune:

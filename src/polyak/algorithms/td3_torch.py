@@ -25,7 +25,7 @@ from polyak.algorithms.interface import Batch
 class Actor(MLP):
     """mu(s), the deterministic policy."""
 
-    def forward(self, obs: Tensor) -> Tensor:
+    def __call__(self, obs: Tensor) -> Tensor:
         """(B, O) -> (B, A) in [-1, 1]."""
         return torch.tanh(self.layers(obs))
 
@@ -33,13 +33,13 @@ class Actor(MLP):
 class Critic(MLP):
     """Q_i(s, a): two independent critics, stacked."""
 
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+    def __call__(self, obs: Tensor, action: Tensor) -> Tensor:
         """(B, O), (B, A) -> (E, B)."""
-        return self.layers(torch.cat([obs, action], dim=-1)).squeeze(-1)
+        return self.layers(obs, action).squeeze(-1)
 
     def first(self, obs: Tensor, action: Tensor) -> Tensor:
         """Q_1 alone: (B, O), (B, A) -> (B,)."""
-        return self.layers(torch.cat([obs, action], dim=-1), only=0).squeeze(-1)
+        return self.layers(obs, action, only=0).squeeze(-1)
 
 
 @dataclass
@@ -126,7 +126,7 @@ def critic_step(config: TD3Config, state: State, batch: Batch, noise: Tensor) ->
 
 def actor_step(config: TD3Config, state: State, batch: Batch) -> dict[str, Tensor]:
     """One gradient step of the actor, then the targets follow."""
-    loss = actor_loss(state.actor, state.critic, batch.obs)
+    loss = actor_loss(state.actor, state.critic.frozen(), batch.obs)
     state.actor_optimizer.minimize(loss)
     polyak_average(state.target_actor, state.actor, config.tau)
     polyak_average(state.target_critic, state.critic, config.tau)
