@@ -1,7 +1,7 @@
 """Several runs side by side in one process, their networks computed together.
 
 Each run is the ordinary training of its seed in a greenlet, which is a function that can wait in
-its middle. Where its loop asks for actions or for an update, it waits until the others have come as
+its middle. Where its loop asks for actions or for updates, it waits until the others have come as
 far; then all are answered. What a run draws, steps, stores and writes is its own, so each run is
 what it would be alone.
 
@@ -19,7 +19,7 @@ import numpy as np
 from greenlet import getcurrent, greenlet
 
 from polyak.algorithms.initial import Weights
-from polyak.algorithms.interface import Algorithm, Batch, Metrics, StackingBackend
+from polyak.algorithms.interface import Algorithm, Batch, Draw, Metrics, StackingBackend, Update
 from polyak.stopping import Stopped
 
 Result = TypeVar("Result")
@@ -33,12 +33,11 @@ class Act(NamedTuple):
     noise: np.ndarray
 
 
-class Update(NamedTuple):
-    """A run waits for an update; see `Algorithm.update`."""
+class Learn(NamedTuple):
+    """A run waits for updates; see `Backend.learn`."""
 
     config: Any
-    batch: Batch
-    noise: np.ndarray
+    draws: Sequence[Draw]
 
 
 class Lockstep:
@@ -76,7 +75,7 @@ class Lockstep:
         answers: dict[int, Any] = {i: i for i in range(len(tasks))}  # the first call takes indices
         try:
             while answers:
-                waiting: dict[int, Act | Update] = {}
+                waiting: dict[int, Act | Learn] = {}
                 for index, answer in answers.items():
                     request = lanes[index].switch(answer)
                     if not lanes[index].dead:
@@ -102,13 +101,13 @@ class Lockstep:
         self._separate()
         self.states[index] = state
 
-    def _answer(self, waiting: dict[int, Act | Update]) -> dict[int, Any]:
+    def _answer(self, waiting: dict[int, Act | Learn]) -> dict[int, Any]:
         if self._stacked and self._join(waiting):
             return dict(zip(waiting, self._together(list(waiting.values())), strict=True))
         self._separate()
         return {index: self._alone(index, request) for index, request in waiting.items()}
 
-    def _join(self, waiting: dict[int, Act | Update]) -> bool:
+    def _join(self, waiting: dict[int, Act | Learn]) -> bool:
         """Stacks the runs that wait, if they are at the same point; else they compute alone."""
         if len({type(request) for request in waiting.values()}) != 1:
             return False
@@ -120,29 +119,29 @@ class Lockstep:
             self._members, self._stack = list(waiting), self.backend.stack(states)
         return True
 
-    def _alone(self, index: int, request: Act | Update) -> Any:
+    def _alone(self, index: int, request: Act | Learn) -> Any:
         state = self.states[index]
         if isinstance(request, Act):
             return self.algorithm.act(request.config, state.actor, request.obs, request.noise)
-        self.states[index], metrics = self.algorithm.update(
-            request.config, state, request.batch, request.noise
+        self.states[index], metrics = self.backend.learn(
+            self.algorithm.update, request.config, state, request.draws
         )
         return metrics
 
-    def _together(self, requests: list[Act | Update]) -> Iterable[Any]:
+    def _together(self, requests: list[Act | Learn]) -> Iterable[Any]:
         config = requests[0].config
         acts = [request for request in requests if isinstance(request, Act)]
         if acts:
             obs = np.stack([act.obs for act in acts])  # (L, N, O)
             noise = np.stack([act.noise for act in acts])
             return self.algorithm.act(config, self._stack.actor, obs, noise)
-        updates = [request for request in requests if isinstance(request, Update)]
-        batch = Batch(*map(np.stack, zip(*(update.batch for update in updates), strict=True)))
-        noise = np.stack([update.noise for update in updates], axis=1)  # (K, L, B, A)
-        self._stack, metrics = self.algorithm.update(config, self._stack, batch, noise)
+        each = [request.draws for request in requests if isinstance(request, Learn)]
+        draws = [_together(draws) for draws in zip(*each, strict=True)]
+        update = self.algorithm.update
+        self._stack, metrics = self.backend.learn(update, config, self._stack, draws)
         return [
             {name: Picked(values, lane) for name, values in metrics.items()}
-            for lane in range(len(updates))
+            for lane in range(len(each))
         ]
 
     def _separate(self) -> None:
@@ -174,11 +173,16 @@ class Lane:
         action: np.ndarray = self._lockstep.hub.switch(Act(config, obs, noise))
         return action
 
-    def update(
-        self, config: Any, state: Lane, batch: Batch, noise: np.ndarray
+    @property
+    def update(self) -> Update:
+        """See `Algorithm.update`; only `learn` calls it."""
+        return self._lockstep.algorithm.update
+
+    def learn(
+        self, update: Update, config: Any, state: Lane, draws: Sequence[Draw]
     ) -> tuple[Lane, Metrics]:
-        """See `Algorithm.update`."""
-        return self, self._lockstep.hub.switch(Update(config, batch, noise))
+        """See `Backend.learn`."""
+        return self, self._lockstep.hub.switch(Learn(config, draws))
 
     def export(self, state: Lane) -> Weights:
         """See `Backend.export`."""
@@ -203,6 +207,12 @@ class Picked(NamedTuple):
 
     def __float__(self) -> float:
         return float(self.values[self.lane])
+
+
+def _together(draws: Sequence[Draw]) -> Draw:
+    """What several runs draw for one update: batch (L, B, ...) and noise (K, L, B, A)."""
+    batch = Batch(*map(np.stack, zip(*(draw.batch for draw in draws), strict=True)))
+    return Draw(batch, np.stack([draw.noise for draw in draws], axis=1))
 
 
 def _impatient(outcome: Any) -> bool:

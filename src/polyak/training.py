@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from polyak import algorithms, environments, models, runs, stopping, tracking_wandb
-from polyak.algorithms.interface import Algorithm, Backend, Metrics, Place
+from polyak.algorithms.interface import Algorithm, Backend, Draw, Metrics, Place
 from polyak.checkpoint import Checkpoints, Folder
 from polyak.environments import TRAINING, Environment, Environments, seeds_for
 from polyak.errors import PolyakError
@@ -178,7 +178,9 @@ def _train(
                 folder, settings.checkpoint_interval, total, run=run, backend=backend, envs=envs,
                 replay=replay, tracker=tracker, review=review,
             )  # fmt: skip
-            state = loop(chosen, module, place.device, envs, replay, tracker, review, checkpoints)
+            state = loop(
+                chosen, module, backend, place.device, envs, replay, tracker, review, checkpoints
+            )
             review.final(total, state)
             tracker.films()
         except BaseException as error:
@@ -264,6 +266,7 @@ def _seed_others(seed: int) -> None:
 def loop(
     setup: Setup,
     algorithm: Algorithm,
+    backend: Backend,
     device: Any,
     envs: Environments,
     replay: Replay,
@@ -307,10 +310,15 @@ def loop(
         obs = taken.obs
         tracker.episodes(taken.episodes)
 
-        for _ in range(min(n, step - config.learning_starts)):
-            batch = replay.sample(generator, config.batch_size)
-            noise = generator.standard_normal(noises, dtype=np.float32)
-            state, new = algorithm.update(config, state, batch, noise)
+        draws = [
+            Draw(
+                batch=replay.sample(generator, config.batch_size),
+                noise=generator.standard_normal(noises, dtype=np.float32),
+            )
+            for _ in range(min(n, step - config.learning_starts))
+        ]
+        if draws:
+            state, new = backend.learn(algorithm.update, config, state, draws)
             metrics |= new
 
         tracker.advance(n)

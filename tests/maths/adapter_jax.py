@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from polyak.algorithms import common_jax
 from polyak.algorithms.interface import Batch
@@ -92,22 +90,3 @@ def average(target: Weights, weights: Weights, tau: float) -> Weights:
     """The target after one moving average."""
     network = common_jax.MLP(target, DEVICE)
     return read(common_jax.polyak_average(network, common_jax.MLP(weights, DEVICE), tau))
-
-
-def count_steps(monkeypatch: pytest.MonkeyPatch, module: Any) -> Counter[str]:
-    """Counts gradient steps from now on: `critic`, `actor`, and `alpha` where there is one."""
-    counts: Counter[str] = Counter()
-
-    def counted(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            state, metrics = step(*arguments)
-            counts[name] += 1
-            counts["alpha"] += "losses/alpha_loss" in metrics  # a part of the actor's program
-            return state, metrics
-
-        return call
-
-    for name in ("critic", "actor"):
-        function = f"{name}_step"
-        monkeypatch.setattr(module, function, counted(name, getattr(module, function)))
-    return counts

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from polyak.algorithms import common_torch
@@ -86,24 +84,3 @@ def average(target: Weights, weights: Weights, tau: float) -> Weights:
     network = common_torch.MLP(target, DEVICE)
     common_torch.polyak_average(network, common_torch.MLP(weights, DEVICE), tau)
     return read(network)
-
-
-def count_steps(monkeypatch: pytest.MonkeyPatch, module: Any) -> Counter[str]:
-    """Counts gradient steps from now on: `critic`, `actor`, and `alpha` where there is one."""
-    counts: Counter[str] = Counter()
-
-    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
-            counts[name] += 1
-            return function(*arguments, **named)
-
-        return call
-
-    for name, function in (
-        ("critic", "critic_step"),
-        ("actor", "actor_step"),
-        ("alpha", "alpha_loss"),
-    ):
-        if hasattr(module, function):
-            monkeypatch.setattr(module, function, counted(name, getattr(module, function)))
-    return counts

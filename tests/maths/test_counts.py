@@ -6,18 +6,63 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from polyak.algorithms import load_backend
 from tests import toys
 from tests.maths.cases import Case, train
 
 
-def targets_that_moved(case: Case, before: Any, after: Any) -> set[str]:
-    return {
-        name.split(".")[0]
-        for name in before
-        if name.startswith("target_") and (before[name] != after[name]).any()
-    }
+class Watch:
+    """Sees what is played and learned in a run, and learns it again one update at a time."""
+
+    def __init__(self, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.updates = self.acts = 0
+        self.moves: Counter[str] = Counter()
+        """How often each target network moved."""
+        self.state: Any = None
+        library: Any = load_backend(case.backend)
+        init, act, learn = case.module.init, case.module.act, library.learn
+
+        def watched_init(*arguments: Any) -> Any:
+            *self._first, _, self._device = arguments  # all but the run's generator
+            self.state = init(*arguments)
+            return self.state
+
+        def watched_act(config: Any, actor: Any, obs: Any, noise: Any) -> Any:
+            self.acts += 1
+            assert actor is self.state.actor  # the newest actor plays, not its target
+            return act(config, actor, obs, noise)
+
+        def watched_learn(update: Any, config: Any, state: Any, draws: Any) -> Any:
+            self.updates += len(draws)
+            before = library.snapshot(state)
+            self.state, metrics = learn(update, config, state, draws)
+            other = init(*self._first, np.random.default_rng(0), self._device)
+            single = library.restore(other, before)
+            alone: dict[str, Any] = {}
+            for draw in draws:
+                single, new = learn(update, config, single, [draw])
+                after = library.snapshot(single)
+                moved = {k.split(".")[0] for k in after if (after[k] != before[k]).any()}
+                self.moves.update(name for name in moved if name.startswith("target_"))
+                before, alone = after, alone | new
+            for name, array in library.snapshot(self.state).items():
+                np.testing.assert_allclose(before[name], array, rtol=0, atol=1e-4, err_msg=name)
+            assert {k: float(v) for k, v in metrics.items()} == pytest.approx(
+                {k: float(v) for k, v in alone.items()}, rel=1e-3, abs=1e-4
+            )
+            return self.state, metrics
+
+        monkeypatch.setattr(case.module, "init", watched_init)
+        monkeypatch.setattr(case.module, "act", watched_act)
+        monkeypatch.setattr(library, "learn", watched_learn)
+        self._library = library
+
+    def steps(self, network: str) -> int:
+        """Gradient steps that a network has taken."""
+        return int(self._library.snapshot(self.state)[f"{network}_optimizer.steps"])
 
 
 @pytest.mark.parametrize("num_envs", [1, 3, 4])
@@ -31,33 +76,7 @@ def test_one_update_per_environment_step_and_delays_that_count_updates(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    counts = case.adapter.count_steps(monkeypatch, case.module)
-    calls: Counter[str] = Counter()
-    moves: Counter[str] = Counter()
-    init, update, act = case.module.init, case.module.update, case.module.act
-    actors: list[Any] = []
-
-    def watched_init(*arguments: Any) -> Any:
-        state = init(*arguments)
-        actors.append(state.actor)
-        return state
-
-    def watched_update(config: Any, state: Any, batch: Any, noise: Any) -> Any:
-        calls["update"] += 1
-        before = case.read(state)
-        state, metrics = update(config, state, batch, noise)
-        moves.update(targets_that_moved(case, before, case.read(state)))
-        actors.append(state.actor)
-        return state, metrics
-
-    def watched_act(config: Any, actor: Any, obs: Any, noise: Any) -> Any:
-        calls["act"] += 1
-        assert actor is actors[-1]  # the newest actor plays, not its target
-        return act(config, actor, obs, noise)
-
-    monkeypatch.setattr(case.module, "init", watched_init)
-    monkeypatch.setattr(case.module, "update", watched_update)
-    monkeypatch.setattr(case.module, "act", watched_act)
+    watch = Watch(case, monkeypatch)
     actions: list[Any] = []
     delays = {"policy_frequency": frequency}
     sac = case.algorithm == "sac"
@@ -79,22 +98,22 @@ def test_one_update_per_environment_step_and_delays_that_count_updates(
     steps = rounds * num_envs
     updates = steps - learning_starts
     assert run.status["step"] == len(actions) == steps
-    assert calls["update"] == counts["critic"] == updates
+    assert watch.updates == watch.steps("critic") == updates
     # SAC makes up for its delay by as many updates at once.
-    assert counts["actor"] == updates // frequency * (frequency if sac else 1)
-    assert counts["alpha"] == (counts["actor"] if sac else 0)
+    assert watch.steps("actor") == updates // frequency * (frequency if sac else 1)
     if sac:
-        assert moves == {"target_critic": updates // 2}
+        assert watch.steps("alpha") == watch.steps("actor")
+        assert watch.moves == {"target_critic": updates // 2}
     else:
         due = updates // frequency
-        assert moves == {"target_critic": due, "target_actor": due}
+        assert watch.moves == {"target_critic": due, "target_actor": due}
     # Actions are random in the rounds that begin before `learning_starts`.
-    assert calls["act"] == rounds - -(-learning_starts // num_envs)
+    assert watch.acts == rounds - -(-learning_starts // num_envs)
 
 
 def test_learning_can_start_at_once(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts = case.adapter.count_steps(monkeypatch, case.module)
+    watch = Watch(case, monkeypatch)
     train(case, "toys/Counter-v0", tmp_path, total_timesteps=5, learning_starts=0)
-    assert counts["critic"] == 5
+    assert watch.steps("critic") == 5

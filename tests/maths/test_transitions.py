@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from polyak.algorithms import load_backend
 from polyak.environments import TRAINING, seeds_for
 from tests import toys
 from tests.maths.cases import Case, train
@@ -33,13 +34,15 @@ def test_replayed_transitions(
     seed, total, starts = 3, 90, 6
     actions: list[np.ndarray] = []
     batches: list[tuple[int, Any]] = []
-    update = case.module.update
+    backend: Any = load_backend(case.backend)
+    learn = backend.learn
 
-    def watched(config: Any, state: Any, batch: Any, noise: Any) -> Any:
-        batches.append((len(actions), type(batch)(*(np.copy(array) for array in batch))))
-        return update(config, state, batch, noise)
+    def watched(update: Any, config: Any, state: Any, draws: Any) -> Any:
+        for batch, _ in draws:
+            batches.append((len(actions), type(batch)(*(np.copy(array) for array in batch))))
+        return learn(update, config, state, draws)
 
-    monkeypatch.setattr(case.module, "update", watched)
+    monkeypatch.setattr(backend, "learn", watched)
     env_id = toys.register("Counter", length=LENGTH, apart=True, uneven=True, log=actions.append)
     settings = {"total_timesteps": total, "learning_starts": starts, "buffer_size": buffer_size}
     train(case, env_id, tmp_path, num_envs=num_envs, seed=seed, batch_size=16, **settings)

@@ -190,19 +190,19 @@ def test_an_interruption_that_does_not_wait_ends_all() -> None:
     def wait(lane: Lane) -> None:
         try:
             for _ in range(10):
-                lane.update(None, lane, None, np.zeros(0))  # type: ignore[arg-type]
+                lane.learn(lane.update, None, lane, [])
         except KeyboardInterrupt:
             ended.append(lane)
             raise
 
     def interrupted(lane: Lane) -> None:
-        lane.update(None, lane, None, np.zeros(0))  # type: ignore[arg-type]
+        lane.learn(lane.update, None, lane, [])
         raise KeyboardInterrupt
 
     class Nothing:
-        Actor = prepare = None
+        Actor = prepare = update = None
 
-        def update(self, config: Any, state: Any, batch: Any, noise: Any) -> tuple[Any, Any]:
+        def learn(self, update: Any, config: Any, state: Any, draws: Any) -> tuple[Any, Any]:
             return state, {}
 
     nothing: Any = Nothing()

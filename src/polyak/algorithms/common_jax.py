@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,7 @@ import optax
 from jax import Array
 
 from polyak.algorithms.initial import Weights
-from polyak.algorithms.interface import Batch, Metrics, Place
+from polyak.algorithms.interface import Batch, Draw, Metrics, Place, Update
 from polyak.errors import PolyakError
 
 Network = TypeVar("Network")
@@ -24,8 +26,6 @@ GPU = Path("/dev/nvidia0")
 
 SINGLE = np.float32
 """What everything is computed in."""
-
-Step = TypeVar("Step", bound=Callable[..., tuple[Any, Metrics]])
 
 
 class Module:
@@ -90,7 +90,13 @@ class Scalar(Module):
 
 def adam(learning_rate: float) -> optax.GradientTransformation:
     """Adam (Kingma & Ba 2015, epsilon 1e-8)."""
-    return optax.adam(learning_rate, eps=1e-8)
+    optimizer = optax.adam(learning_rate, eps=1e-8)
+
+    def init(network: Any) -> optax.OptState:
+        # Placed like the network, since JAX compiles again where only the placement has changed.
+        return place(optimizer.init(network), next(iter(network.parameters.values())).sharding)
+
+    return optax.GradientTransformation(init, optimizer.update)
 
 
 def minimize(
@@ -111,35 +117,92 @@ def minimize(
     return optax.apply_updates(network, steps), moments, result
 
 
-@functools.partial(jax.jit, static_argnums=2, donate_argnums=0)
 def polyak_average(target: Network, network: Network, tau: float) -> Network:
     """(1 - tau) target + tau network (Lillicrap et al. 2016, algorithm 1)."""
     return optax.incremental_update(network, target, tau)
 
 
-def compiled(step: Step) -> Step:
-    """A step `(config, state, ...) -> (state, metrics)` as one program.
+def compiled(update: Update) -> Update:
+    """An algorithm's `update` as one program for each of the ways in which its parts can be due.
 
-    States, batches and inputs may be those of several runs, stacked on a leading axis L. The
-    configuration is constant in the program. The old state's memory becomes the new state's, so
-    that whoever holds the old one holds nothing. `state.updates` stays outside of the program, for
-    whose results one has to wait.
+    The configuration is constant in a program. The old state's memory becomes the new state's, so
+    that whoever holds the old one holds nothing.
     """
 
-    def stacked(config: Any, state: Any, *inputs: Any) -> Any:
-        return jax.vmap(functools.partial(step, config))(state, *inputs)
+    @functools.wraps(update)
+    def call(config: Any, state: Any, batch: Batch, noise: np.ndarray) -> tuple[Any, Metrics]:
+        return _run(update, config, state, [Draw(batch, noise)])
 
-    one, many = (
-        jax.jit(function, static_argnums=0, donate_argnums=1) for function in (step, stacked)
-    )
+    return call
 
-    @functools.wraps(step)
-    def call(config: Any, state: Any, batch: Batch, *inputs: Any) -> tuple[Any, Metrics]:
-        program = one if batch.reward.ndim == 1 else many
-        learned, metrics = program(config, state._replace(updates=None), batch, *inputs)
-        return learned._replace(updates=state.updates), metrics
 
-    return cast("Step", call)
+def learn(update: Update, config: Any, state: Any, draws: Sequence[Draw]) -> tuple[Any, Metrics]:
+    """See `Backend.learn`; several updates are one program."""
+    if len(draws) == 1:
+        return update(config, state, *draws[0])
+    return _run(inspect.unwrap(update), config, state, draws)
+
+
+_same: dict[tuple[Any, ...], int] = {}
+"""By which parts of some updates are due, a number of updates made before that had the same due."""
+
+
+def _run(update: Update, config: Any, state: Any, draws: Sequence[Draw]) -> tuple[Any, Metrics]:
+    """`update` with each of the draws, which may be those of several runs, as one program.
+
+    `state.updates` is a number of Python, which decides when a program is made, and not in it, what
+    is due. So it stays outside, where nobody has to wait for it.
+    """
+    done = state.updates
+    counts = range(done + 1, done + 1 + len(draws))
+    due = tuple(count % delay == 0 for count in counts for delay in config.delays)
+    start = _same.setdefault((config.delays, due), done)
+    program = _one if draws[0].batch.reward.ndim == 1 else _stacked
+    learned, metrics = program(update, config, start, state._replace(updates=None), list(draws))
+    return learned._replace(updates=done + len(draws)), metrics
+
+
+def _successive(
+    update: Update, config: Any, start: int, state: Any, draws: list[Draw]
+) -> tuple[Any, Metrics]:
+    """`update` with each of the draws, after `start` others.
+
+    What is due repeats after a while. A loop over such rounds, rather than one update after another
+    in the program, keeps compilation short with many environments.
+    """
+
+    def some(state: Any, draws: list[Draw], start: int) -> tuple[Any, Metrics]:
+        metrics: Metrics = {}
+        state = state._replace(updates=start)
+        for batch, noise in draws:
+            state, new = update(config, state, batch, noise)
+            metrics |= new
+        return state._replace(updates=None), metrics
+
+    size = math.lcm(*config.delays)
+    rounds = len(draws) // size
+    if rounds < 2:
+        return some(state, draws, start)
+    split = [draws[i : i + size] for i in range(0, rounds * size, size)]
+    stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *split)
+    state, found = jax.lax.scan(lambda state, draws: some(state, draws, start), state, stacked)
+    state, metrics = some(state, draws[rounds * size :], start)
+    return state, {name: values[-1] for name, values in found.items()} | metrics
+
+
+def _successive_stacked(
+    update: Update, config: Any, start: int, state: Any, draws: list[Draw]
+) -> tuple[Any, Metrics]:
+    """The same for several runs, side by side: states, batches and metrics (L, ...)."""
+    axes = [Draw(Batch(*[0] * len(Batch._fields)), 1)] * len(draws)  # type: ignore[arg-type]
+    function = functools.partial(_successive, update, config, start)
+    return jax.vmap(function, in_axes=(0, axes))(state, draws)
+
+
+_one, _stacked = (
+    jax.jit(function, static_argnums=(0, 1, 2), donate_argnums=3)
+    for function in (_successive, _successive_stacked)
+)
 
 
 @jax.jit

@@ -20,7 +20,7 @@ from torch.optim.adam import adam
 
 from polyak.algorithms.common_layers_torch import Layers, cut, evaluate
 from polyak.algorithms.initial import Weights, under
-from polyak.algorithms.interface import Batch, Place
+from polyak.algorithms.interface import Batch, Draw, Metrics, Place, Update
 from polyak.errors import PolyakError
 
 
@@ -157,6 +157,15 @@ def polyak_average(target: MLP, network: MLP, tau: float) -> None:
 def tensors(batch: Batch, device: torch.device) -> Batch:
     """The batch on the device; on a CPU without a copy."""
     return Batch(*(torch.from_numpy(array).to(device) for array in batch))
+
+
+def learn(update: Update, config: Any, state: Any, draws: Sequence[Draw]) -> tuple[Any, Metrics]:
+    """See `Backend.learn`."""
+    metrics: Metrics = {}
+    for batch, noise in draws:
+        state, new = update(config, state, batch, noise)
+        metrics |= new
+    return state, metrics
 
 
 def prepare(device: str, deterministic: bool, threads: int) -> Place:

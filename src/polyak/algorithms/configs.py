@@ -53,6 +53,11 @@ class Config:
         """Standard normal draws (B, A) that one update needs."""
         return 0
 
+    @property
+    def delays(self) -> tuple[int, ...]:
+        """After how many updates each delayed part of one is due."""
+        return (self.policy_frequency,)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DDPGConfig(Config):
@@ -118,6 +123,11 @@ class SACConfig(Config):
     def noises_per_update(self) -> int:
         """One for the next action, and one for each update of the actor that may follow."""
         return 1 + self.policy_frequency
+
+    @property
+    def delays(self) -> tuple[int, ...]:
+        """Those of the actor and of the targets."""
+        return (self.policy_frequency, self.target_network_frequency)
 
 
 CONFIGS: dict[str, type[Config]] = {"ddpg": DDPGConfig, "td3": TD3Config, "sac": SACConfig}

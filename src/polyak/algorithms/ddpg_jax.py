@@ -95,7 +95,6 @@ def actor_loss(actor: Actor, critic: Critic, obs: Array) -> Array:
     return -critic(obs, actor(obs))[0].mean()
 
 
-@compiled
 def critic_step(config: DDPGConfig, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
     """One gradient step of the critic."""
     target = td_target(config, state.target_actor, state.target_critic, batch)
@@ -113,7 +112,6 @@ def critic_step(config: DDPGConfig, state: State, batch: Batch) -> tuple[State, 
     return state._replace(critic=critic, critic_optimizer=optimizer), metrics
 
 
-@compiled
 def actor_step(config: DDPGConfig, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
     """One gradient step of the actor, then the targets follow."""
     actor, optimizer, loss = minimize(
@@ -131,8 +129,9 @@ def actor_step(config: DDPGConfig, state: State, batch: Batch) -> tuple[State, d
     return state, {"losses/actor_loss": loss}
 
 
+@compiled
 def update(
-    config: DDPGConfig, state: State, batch: Batch, noise: np.ndarray
+    config: DDPGConfig, state: State, batch: Batch, noise: Array
 ) -> tuple[State, dict[str, Array]]:
     """One update of the critic and every `policy_frequency`-th time of actor and targets.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -25,6 +25,14 @@ class Batch(NamedTuple):
     """(B,) 1.0 where the task ended, else 0.0; a time limit is no end"""
 
 
+class Draw(NamedTuple):
+    """What one update is made from."""
+
+    batch: Batch
+    noise: np.ndarray
+    """(K, B, A) standard normal, K = `config.noises_per_update`"""
+
+
 class State(Protocol):
     """What an algorithm learns. The loop looks only at the actor, which it hands back to `act`."""
 
@@ -35,6 +43,9 @@ class State(Protocol):
 
 Metrics = dict[str, Any]
 """Scalars by name, still on the device: fetching them would make every update wait."""
+
+Update = Callable[[Any, Any, Batch, Any], tuple[Any, Metrics]]
+"""See `Algorithm.update`."""
 
 
 class Algorithm(Protocol):
@@ -91,6 +102,14 @@ class Backend(Protocol):
             PolyakError: there is no such device.
         """
 
+    def learn(
+        self, update: Update, config: Any, state: Any, draws: Sequence[Draw]
+    ) -> tuple[State, Metrics]:
+        """The algorithm's `update` with each of the draws, one after another.
+
+        Returns the state after the last, and of each metric the last value.
+        """
+
     def export(self, state: Any) -> Weights:
         """Actor's and critics' weights as NumPy arrays: `actor.0.weight`, `critic.0.bias`, ..."""
 
@@ -116,7 +135,7 @@ class StackingBackend(Backend, Protocol):
     def stack(self, states: Sequence[Any]) -> State:
         """The states of several runs at the same update as one, on a leading axis L.
 
-        `act` and `update` take it with obs (L, N, O), batches (L, B, ...) and noise (L, N, A) or
+        `act` and `learn` take it with obs (L, N, O), batches (L, B, ...) and noise (L, N, A) or
         (K, L, B, A), and give actions (L, N, A) and metrics (L,).
         """
 

@@ -145,7 +145,6 @@ def alpha_loss(log_alpha: Scalar, log_prob: Array, target_entropy: float) -> Arr
     return -(jnp.exp(log_alpha()) * (log_prob + target_entropy)).mean()
 
 
-@compiled
 def critic_step(
     config: SACConfig, state: State, batch: Batch, noise: Array
 ) -> tuple[State, dict[str, Array]]:
@@ -168,7 +167,6 @@ def critic_step(
     return state._replace(critic=critic, critic_optimizer=optimizer), metrics
 
 
-@compiled
 def actor_step(
     config: SACConfig, state: State, batch: Batch, noise: Array
 ) -> tuple[State, dict[str, Array]]:
@@ -196,8 +194,9 @@ def actor_step(
     return state, metrics
 
 
+@compiled
 def update(
-    config: SACConfig, state: State, batch: Batch, noise: np.ndarray
+    config: SACConfig, state: State, batch: Batch, noise: Array
 ) -> tuple[State, dict[str, Array]]:
     """One update of the critics and, when they are due, of actor, alpha and targets.
 

@@ -101,7 +101,6 @@ def actor_loss(actor: Actor, critic: Critic, obs: Array) -> Array:
     return -critic.first(obs, actor(obs)).mean()
 
 
-@compiled
 def critic_step(
     config: TD3Config, state: State, batch: Batch, noise: Array
 ) -> tuple[State, dict[str, Array]]:
@@ -123,7 +122,6 @@ def critic_step(
     return state._replace(critic=critic, critic_optimizer=optimizer), metrics
 
 
-@compiled
 def actor_step(config: TD3Config, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
     """One gradient step of the actor, then the targets follow."""
     actor, optimizer, loss = minimize(
@@ -141,8 +139,9 @@ def actor_step(config: TD3Config, state: State, batch: Batch) -> tuple[State, di
     return state, {"losses/actor_loss": loss}
 
 
+@compiled
 def update(
-    config: TD3Config, state: State, batch: Batch, noise: np.ndarray
+    config: TD3Config, state: State, batch: Batch, noise: Array
 ) -> tuple[State, dict[str, Array]]:
     """One update of the critics and every `policy_frequency`-th time of actor and targets.
 
