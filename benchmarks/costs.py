@@ -83,7 +83,7 @@ def measure(
 def start_ups(starts: int, backends: Sequence[str], peers: str, threads: int) -> Iterator[Row]:
     """Start-up of every system, in turns; of JAX with an empty and with a filled cache."""
     times: dict[str, list[tuple[float, float]]] = {}
-    paced: dict[str, Any] = {"threads": threads, "learning_starts": 1, "warm_up": 0}
+    paced: dict[str, Any] = {"threads": threads, "learning_starts": 1}
     for _ in range(starts):
         with tempfile.TemporaryDirectory() as folder:
             cache = {"JAX_COMPILATION_CACHE_DIR": f"{folder}/cache"}
@@ -135,6 +135,7 @@ def shares(
             learning_starts=warm_up,
             total_timesteps=warm_up + 100 + steps,  # a row of metrics, then the steps that count
             eval_interval=steps,
+            eval_episodes=max(steps // 1_000, 1),  # 10 every 10,000 steps
             checkpoint_interval=steps,
             runs_dir=folder,
         )
@@ -198,4 +199,7 @@ def _start_up(program: Callable[[], Worker]) -> tuple[float, float]:
 def _apart(function: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a function that a fresh process calls."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, arguments)
+        result = pool.apply(function, arguments)
+        pool.close()
+        pool.join()  # it ends by itself, and so removes what libraries share between processes
+    return result

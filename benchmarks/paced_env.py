@@ -14,14 +14,17 @@ from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import WrapperSpec
-from pacing import TASK, WARM_UP, asked, report
+from pacing import TASK, asked, report
 
 
 class Clock:
-    """Counts the steps of all environments of this process, and pauses where a block ends."""
+    """Counts the steps of all environments of this process, and pauses where a block ends.
 
-    def __init__(self, warm_up: int) -> None:
-        self.steps, self.end = 0, warm_up
+    The first pause is before the first step.
+    """
+
+    def __init__(self) -> None:
+        self.steps = self.end = 0
         self.began = time.perf_counter()
 
     def tick(self) -> None:
@@ -36,7 +39,7 @@ class Clock:
         self.steps += 1
 
 
-CLOCK = Clock(int(os.environ[WARM_UP]))
+CLOCK = Clock()
 
 
 class Paced(gymnasium.Wrapper[Any, Any, Any, Any]):

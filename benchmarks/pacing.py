@@ -2,8 +2,8 @@
 
 A slow spell of the machine then meets all of them, and each starts up and compiles only once.
 
-A program reports when it is warm. Then each line on its standard input asks for a number of steps,
-and it reports the seconds that they took. Standard library only: the programs run in other
+A program reports when it could begin. Then each line on its standard input asks for a number of
+steps, and it reports the seconds that they took. Standard library only: the programs run in other
 environments as well.
 """
 
@@ -17,13 +17,13 @@ import sys
 import tempfile
 from collections.abc import Hashable, Mapping, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 MARK = "@block "
 """Before a report: a program may print other lines as well."""
 
-TASK, WARM_UP = "PACED_TASK", "PACED_WARM_UP"
-"""Environment variables that say to `paced_env` which task it is and how many steps warm it up."""
+TASK = "PACED_TASK"
+"""Environment variable that says to `paced_env` which task it is."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -105,18 +105,29 @@ class Worker:
         return self.read()
 
 
-def take_turns(
-    workers: Mapping[Key, tuple[Worker, int]], rounds: int
-) -> dict[Key, list[dict[str, float]]]:
-    """Asks every worker, once it is warm, for a block of its number of steps in each round.
+class Turns(NamedTuple):
+    """A worker, and how much it works."""
 
-    Every second round goes backwards, so that nobody always works after the same one.
+    worker: Worker
+    warm_up: int
+    """Steps of its first block, which does not count."""
+    steps: int
+    """Steps of each block that does."""
+
+
+def take_turns(turns: Mapping[Key, Turns], rounds: int) -> dict[Key, list[dict[str, float]]]:
+    """Lets every worker get warm and then work a block in each round; their reports.
+
+    All start up side by side, but no two ever compute at once. Every second round goes backwards,
+    so that nobody always works after the same one.
     """
-    for worker, _ in workers.values():
+    for worker, _, _ in turns.values():
         worker.read()
-    reports: dict[Key, list[dict[str, float]]] = {key: [] for key in workers}
-    for turn in range(rounds):
-        for key in list(workers)[:: -1 if turn % 2 else 1]:
-            worker, steps = workers[key]
+    for worker, warm_up, _ in turns.values():
+        worker.work(warm_up)
+    reports: dict[Key, list[dict[str, float]]] = {key: [] for key in turns}
+    for number in range(rounds):
+        for key in list(turns)[:: -1 if number % 2 else 1]:
+            worker, _, steps = turns[key]
             reports[key].append(worker.work(steps))
     return reports

@@ -25,7 +25,7 @@ import roofline
 import speed_figure
 import systems
 import targets
-from pacing import Worker, take_turns
+from pacing import Turns, Worker, take_turns
 from speed_results import Row, Rows, page
 
 from polyak import runs
@@ -53,7 +53,9 @@ def main() -> None:
     cores, load = os.cpu_count(), os.getloadavg()[0]
     print(f"{options.threads} threads for every system, {cores} cores, load {load:.1f}", flush=True)
     if load > 0.5:
-        print("this machine is not idle: only ratios of one run mean something", flush=True)
+        print("this machine is not idle: only ratios mean something, and those little", flush=True)
+        if options.threads > 1:
+            print("threads that wait for each other are many times slower then: --threads 1")
     began = time.perf_counter()
     rows = Rows()
     for row in measured(options):
@@ -78,10 +80,10 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--backends", nargs="+", choices=targets.BACKENDS, default=targets.BACKENDS)
     parser.add_argument("--rounds", type=int, default=7, help="turns of every system")
     parser.add_argument("--steps", type=int, default=200, help="steps in a turn")
-    parser.add_argument("--warm-up", type=int, default=300, help="learning steps before")
+    parser.add_argument("--warm-up", type=int, default=200, help="learning steps before")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument(
-        "--quick", action="store_true", help="very little of all: shows that it works"
+        "--quick", action="store_true", help="very little of everything: only shows that it works"
     )
     parser.add_argument("--name", help="of the files; by default the time")
     parser.add_argument("--output", type=Path, default=Path("results/speed"))
@@ -89,8 +91,8 @@ def parsed() -> argparse.Namespace:
     options.name = options.name or f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H%M}"
     if options.quick:
         options.rounds, options.steps, options.warm_up = 1, 24, 24
-    if options.steps % (2 * SIDE_BY_SIDE):
-        parser.error("--steps must be a multiple of 8: whole rounds of 4 environments")
+    if options.steps % SIDE_BY_SIDE or options.warm_up % SIDE_BY_SIDE:
+        parser.error("--steps and --warm-up must be multiples of 4: whole rounds of environments")
     options.versions = versions(parser, options.peers)
     return options
 
@@ -127,10 +129,10 @@ def turns(options: argparse.Namespace, env_id: str, algorithm: str) -> Iterator[
         sizes = roofline.Sizes(env.spec.obs_dim, env.spec.action_dim)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        jobs = {
-            job: (stack.enter_context(worker), options.steps)
-            for job, worker in begun(options, env_id, algorithm, sizes, folder)
-        }
+        jobs = {}
+        for job, worker in begun(options, env_id, algorithm, sizes, folder):
+            warm_up = options.warm_up + (STARTS if job.what == "loop" else 0)
+            jobs[job] = Turns(stack.enter_context(worker), warm_up, options.steps)
         reports = take_turns(jobs, options.rounds)
     cell: dict[str, Any] = {"env_id": env_id, "algorithm": algorithm}
     for job, found in reports.items():
@@ -155,12 +157,8 @@ def begun(
     sizes: roofline.Sizes,
     folder: str,
 ) -> Iterator[tuple[Job, Worker]]:
-    """Starts what is measured; all of it gets warm at the same time."""
-    paced: dict[str, Any] = {
-        "threads": options.threads,
-        "learning_starts": STARTS,
-        "warm_up": STARTS + options.warm_up,
-    }
+    """Starts what is measured."""
+    paced: dict[str, Any] = {"threads": options.threads, "learning_starts": STARTS}
     if "loop" in options.only:
         beside = (1, SIDE_BY_SIDE) if env_id == options.tasks[0] else (1,)
         for num_envs in beside:
@@ -201,7 +199,16 @@ def write(rows: Rows, options: argparse.Namespace, load: float, seconds: float) 
         "rows": rows.asdict(),
         "options": {
             k: getattr(options, k)
-            for k in ("tasks", "algorithms", "backends", "rounds", "steps", "warm_up", "threads")
+            for k in (
+                "tasks",
+                "algorithms",
+                "backends",
+                "rounds",
+                "steps",
+                "warm_up",
+                "threads",
+                "quick",
+            )
         },
         "peers": options.versions,
         "load": {"before": load, "after": os.getloadavg()[0]},

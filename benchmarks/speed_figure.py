@@ -23,13 +23,19 @@ def draw(rows: Rows, path: Path) -> bool:
     algorithms = list(dict.fromkeys(algorithm for _, algorithm in cells))
     if not tasks:
         return False
-    figure = Figure(figsize=(1.5 + 3.6 * len(tasks), 4.2), layout="constrained")
+    figure = Figure(figsize=(3.0 + 3.4 * len(tasks), 4.2), layout="constrained")
     panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
     for panel, env_id in zip(panels, tasks, strict=True):
         _panel(panel, rows, env_id, algorithms)
     panels[0].set_ylabel("environment steps or updates per second")
     known = {label: handle for panel in panels for handle, label in _labelled(panel)}
-    figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(
+        known.values(),
+        known.keys(),
+        loc="outside lower center",
+        ncols=1 + len(tasks),
+        frameon=False,
+    )
     figure.savefig(path, dpi=110)
     return True
 

@@ -180,6 +180,8 @@ def page(rows: Rows, record: Mapping[str, Any], targets: str, figure: str) -> st
         "Costs": others(rows),
     }
     parts = ["# Speed", circumstances(record)]
+    if record["options"]["quick"]:
+        parts.append("**A quick run, which only shows that all of it works.**")
     if figure:
         parts.append(f"![steps and updates per second beside the limit]({figure})")
     for title, text in sections.items():

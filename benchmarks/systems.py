@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import roofline
-from pacing import TASK, WARM_UP, Worker
+from pacing import TASK, Worker
 
 HERE = Path(__file__).parent
 PEERS = ("sb3", "sbx")
@@ -28,7 +28,6 @@ def polyak_loop(
     *,
     threads: int,
     learning_starts: int,
-    warm_up: int,
     runs_dir: str,
     variables: dict[str, str] | None = None,
     **flags: Any,
@@ -41,7 +40,6 @@ def polyak_loop(
         env_id: the task.
         threads: of the processor.
         learning_starts: random steps before learning.
-        warm_up: steps before the first pause.
         runs_dir: gets the run's folder.
         variables: more environment variables.
         flags: more settings by name.
@@ -59,7 +57,7 @@ def polyak_loop(
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
     command = [sys.executable, "-m", "polyak", "train", algorithm, *arguments]
     path = ":".join([str(HERE), *sys.path[1:]])  # what finds this script's Polyak finds that one's
-    paced = {TASK: env_id, WARM_UP: str(warm_up), "PYTHONPATH": path}
+    paced = {TASK: env_id, "PYTHONPATH": path}
     return Worker(command, held_to(threads) | paced | (variables or {}))
 
 
@@ -71,12 +69,11 @@ def peer_loop(
     python: str,
     threads: int,
     learning_starts: int,
-    warm_up: int,
 ) -> Worker:
     """Training by `sb3` or `sbx` with a Python that has them; otherwise like `polyak_loop`."""
     command = [python, str(HERE / "peers.py"), library, algorithm]
     command += ["--learning-starts", str(learning_starts), "--threads", str(threads)]
-    paced = {TASK: env_id, WARM_UP: str(warm_up), "PYTHONPATH": ""}
+    paced = {TASK: env_id, "PYTHONPATH": ""}
     return Worker(command, held_to(threads) | paced)
 
 

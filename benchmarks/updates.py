@@ -20,7 +20,7 @@ from polyak.algorithms.interface import Batch
 from polyak.environments import Environment
 from polyak.replay import Replay
 
-ROWS, WARM_UP, DRAWN = 5_000, 20, 16
+ROWS, DRAWN = 5_000, 16
 
 
 def filled(obs_dim: int, action_dim: int, generator: np.random.Generator) -> Replay:
@@ -58,8 +58,8 @@ def main() -> None:
         batch = replay.sample(generator, config.batch_size)
         return batch, generator.standard_normal(shape, dtype=np.float32)
 
-    block: int | None = WARM_UP
-    while block is not None:
+    pacing.report(0.0)
+    while (block := pacing.asked()) is not None:
         began = time.perf_counter()
         inputs = [draw() for _ in range(DRAWN)]
         drawn = (time.perf_counter() - began) / DRAWN
@@ -68,7 +68,6 @@ def main() -> None:
             state, _ = module.update(config, state, *inputs[index % DRAWN])
         module.act(config, state.actor, obs, still)  # JAX goes on meanwhile: the actor is the last
         pacing.report(time.perf_counter() - began, draw_seconds=drawn)
-        block = pacing.asked()
 
 
 if __name__ == "__main__":

@@ -124,20 +124,21 @@ def test_programs_take_turns_and_say_why_they_end(tmp_path: Path) -> None:
         "import pacing\n"
         "print('something else')\n"
         "pacing.report(0.0)\n"
-        "while (steps := pacing.asked()) != 3:\n"
+        "while (steps := pacing.asked()) != 4:\n"
         "    pacing.report(10.0 * steps)\n"
-        "raise ValueError('three')\n"
+        "raise ValueError('four')\n"
     )
     variables = {"PYTHONPATH": str(BENCHMARKS)}
     with (
         pacing.Worker([sys.executable, str(program)], variables) as one,
         pacing.Worker([sys.executable, str(program)], variables) as two,
     ):
-        reports = pacing.take_turns({"one": (one, 1), "two": (two, 2)}, rounds=2)
+        turns = {"one": pacing.Turns(one, 3, 1), "two": pacing.Turns(two, 3, 2)}
+        reports = pacing.take_turns(turns, rounds=2)
         seconds = {name: [each["seconds"] for each in found] for name, found in reports.items()}
         assert seconds == {"one": [10.0, 10.0], "two": [20.0, 20.0]}
-        with pytest.raises(RuntimeError, match="ValueError: three"):
-            one.work(3)
+        with pytest.raises(RuntimeError, match="ValueError: four"):
+            one.work(4)
 
 
 def test_the_command_writes_page_record_and_figure(tmp_path: Path) -> None:
