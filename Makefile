@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS ?= .venv-peers/bin/python
 DEMO := artifacts/ddpg_invertedpendulum_v5_actor
 
-.PHONY: help demo test test-lowest check learning bench torture clean
+.PHONY: help demo test test-lowest check learning bench bench-storage torture clean
 
 help:
 	@echo "make demo      train DDPG on InvertedPendulum-v5, draw the curve, record a GIF"
@@ -12,7 +13,8 @@ help:
 	@echo "make test-lowest  the tests with the oldest admitted libraries"
 	@echo "make check     lint and types only"
 	@echo "make learning  train for hours: does every algorithm still learn, in both backends?"
-	@echo "make bench     memory, speed, checkpoints"
+	@echo "make bench     speed beside Stable-Baselines3, SBX and the limit of this machine: 20 minutes"
+	@echo "make bench-storage  memory of the replay buffer, cost of checkpoints"
 	@echo "make torture   kill hundreds of runs: does each go on as if nothing had happened?"
 
 $(BIN)/polyak: pyproject.toml constraints.txt
@@ -44,7 +46,17 @@ test-lowest:
 learning: $(BIN)/polyak
 	$(BIN)/python benchmarks/learning.py
 
-bench: $(BIN)/polyak
+# Another Python that has the peers: make bench PEERS=/path/to/python
+.venv-peers/bin/python: constraints.txt
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --constraint constraints.txt torch
+	.venv-peers/bin/pip install --quiet --constraint constraints.txt stable-baselines3 sbx-rl 'gymnasium[mujoco]'
+	@touch $@
+
+bench: $(BIN)/polyak $(PEERS)
+	$(BIN)/python benchmarks/speed.py --peers $(PEERS)
+
+bench-storage: $(BIN)/polyak
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/checkpoints.py
 
@@ -52,4 +64,4 @@ torture: $(BIN)/polyak
 	$(BIN)/python benchmarks/torture.py
 
 clean:
-	rm -rf $(VENV) .venv-lowest build dist src/*.egg-info
+	rm -rf $(VENV) .venv-lowest .venv-peers build dist src/*.egg-info

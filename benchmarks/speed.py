@@ -1,138 +1,226 @@
-"""How many environment steps a second? Both backends, beside Stable-Baselines3 and SBX.
+"""How fast is it? Both backends, beside Stable-Baselines3, SBX and the limit of the machine.
 
-    python benchmarks/speed.py [--peers PYTHON] [--tasks Hopper-v5] [--rounds 5] [--threads 1]
+    python benchmarks/speed.py [--peers PYTHON] [--only loop update costs] [--tasks Hopper-v5 ...]
 
-The whole training loop with logging is timed, after learning began and the first updates (and
-compilations) were made; start-up is not in it. Systems take turns, so that a slow spell of the
-machine meets all of them; what counts is the ratio of medians. `--peers` is the Python of an
-environment that holds `stable-baselines3` and `sbx-rl`. Writes results/speed/{name}.csv and .json.
+Writes results/speed/NAME.md (tables, and which targets are reached), NAME.json (every measurement
+and its circumstances) and NAME.png. `docs/speed.md` says how it is measured and how to read it.
+`--peers` is the Python of an environment that holds stable-baselines3 and sbx-rl.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
+import datetime
 import os
 import subprocess
-import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
+import costs
+import roofline
+import speed_figure
+import systems
+import targets
+from pacing import Turns, Worker, take_turns
+from speed_results import Row, Rows, page
+
 from polyak import runs
-from polyak.runs import Run
+from polyak.environments import Environment
 
-ALGORITHMS = ("ddpg", "td3", "sac")
+STARTS = 500
+"""Random steps before a loop learns."""
 
+SIDE_BY_SIDE = 4
+"""Environments of the loops that are compared with those of one, on the first task."""
 
-class System(NamedTuple):
-    """What can train: a library, in the Python that has it."""
-
-    name: str
-    python: str
-
-
-def ours(backend: str, algorithm: str, env_id: str, options: argparse.Namespace) -> float:
-    """Steps per second of Polyak."""
-    starts = 500
-    flags: dict[str, Any] = {
-        "env_id": env_id,
-        "backend": backend,
-        "learning_starts": starts,
-        "log_interval": options.warmup,  # the clock begins one interval after learning
-        "total_timesteps": starts + 2 * options.warmup + options.steps,
-        "eval_interval": 0,
-        "threads": options.threads,
-    }
-    if algorithm == "ddpg":
-        flags["policy_frequency"] = 1  # as in the other libraries
-    with tempfile.TemporaryDirectory() as folder:
-        flags["runs_dir"] = folder
-        arguments = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
-        command = [sys.executable, "-m", "polyak", "train", algorithm, *arguments]
-        subprocess.run(command, check=True, capture_output=True)
-        (path,) = (status.parent for status in Path(folder).glob("*/status.json"))
-        return float(Run(path).metrics("charts/SPS_learning")[-1]["charts/SPS_learning"])
+PARTS = ("loop", "update", "costs")
 
 
-def theirs(system: System, algorithm: str, env_id: str, options: argparse.Namespace) -> float:
-    """Steps per second of another library."""
-    script = Path(__file__).with_name("peers.py")
-    command = [system.python, str(script), system.name, algorithm, "--env-id", env_id]
-    command += ["--steps", str(options.steps), "--warmup", str(options.warmup)]
-    command += ["--threads", str(options.threads)]
-    done = subprocess.run(
-        command, check=True, capture_output=True, text=True, env=environment(options.threads)
-    )
-    return float(done.stdout.split()[-1])
+class Job(NamedTuple):
+    """What works in turns: a loop, an update, or the products of matrices."""
 
-
-def environment(threads: int) -> dict[str, str]:
-    """Variables that hold another library to as many threads as ours."""
-    variables = os.environ | {"OMP_NUM_THREADS": str(threads), "NPROC": str(threads)}
-    variables.pop("PYTHONPATH", None)
-    if threads == 1:
-        variables["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
-    return variables
+    what: str
+    system: str = ""
+    num_envs: int = 1
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--peers", help="a Python with stable-baselines3 and sbx-rl")
-    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=["td3", "sac"])
-    parser.add_argument("--tasks", nargs="+", default=["Hopper-v5"])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=1500, help="steps that are timed")
-    parser.add_argument("--warmup", type=int, default=300, help="learning steps before")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--name", default="hopper", help="of the files that are written")
+    options = parsed()
+    cores, load = os.cpu_count(), os.getloadavg()[0]
+    print(f"{options.threads} threads for every system, {cores} cores, load {load:.1f}", flush=True)
+    if load > 0.5:
+        print("this machine is not idle: only ratios mean something, and those little", flush=True)
+        if options.threads > 1:
+            print("threads that wait for each other are many times slower then: --threads 1")
+    began = time.perf_counter()
+    rows = Rows()
+    for row in measured(options):
+        rows.append(row)
+        where = " ".join(str(part) for part in (row.env_id, row.algorithm, row.system) if part)
+        several = f" x{row.num_envs}" if row.num_envs > 1 else ""
+        print(f"{where}{several} {row.what}: {row.median:.4g} {row.unit}".strip(), flush=True)
+    write(rows, options, load, time.perf_counter() - began)
+
+
+def parsed() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--peers", default="", help="a Python with stable-baselines3 and sbx-rl")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument(
+        "--tasks", nargs="+", default=["Hopper-v5", "HalfCheetah-v5", "Humanoid-v5"]
+    )
+    parser.add_argument(
+        "--algorithms", nargs="+", choices=targets.ALGORITHMS, default=targets.ALGORITHMS
+    )
+    parser.add_argument("--backends", nargs="+", choices=targets.BACKENDS, default=targets.BACKENDS)
+    parser.add_argument("--rounds", type=int, default=7, help="turns of every system")
+    parser.add_argument("--steps", type=int, default=200, help="steps in a turn")
+    parser.add_argument("--warm-up", type=int, default=200, help="learning steps before")
+    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument(
+        "--quick", action="store_true", help="very little of everything: only shows that it works"
+    )
+    parser.add_argument("--name", help="of the files; by default the time")
     parser.add_argument("--output", type=Path, default=Path("results/speed"))
     options = parser.parse_args()
-    systems = [System("torch", sys.executable), System("jax", sys.executable)]
-    if options.peers:
-        systems += [System("sb3", options.peers), System("sbx", options.peers)]
+    options.name = options.name or f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H%M}"
+    if options.quick:
+        options.rounds, options.steps, options.warm_up = 1, 24, 24
+    if options.steps % SIDE_BY_SIDE or options.warm_up % SIDE_BY_SIDE:
+        parser.error("--steps and --warm-up must be multiples of 4: whole rounds of environments")
+    options.versions = versions(parser, options.peers)
+    return options
 
-    found: dict[tuple[str, str, str], list[float]] = {}
-    for _ in range(options.rounds):
+
+def versions(parser: argparse.ArgumentParser, peers: str) -> dict[str, str]:
+    """Versions of the peers; ends with an error where they are not all there."""
+    if not peers:
+        return {}
+    try:
+        found = systems.peer_versions(peers)
+    except (OSError, subprocess.SubprocessError) as error:
+        parser.error(f"--peers {peers}: {error}")
+    if missing := [name for name, version in found.items() if not version]:
+        parser.error(f"--peers {peers} has no {', '.join(missing)}: pip install them there")
+    return found
+
+
+def measured(options: argparse.Namespace) -> Iterator[Row]:
+    """Everything that was asked for."""
+    if {"loop", "update"} & set(options.only):
         for env_id in options.tasks:
             for algorithm in options.algorithms:
-                for system in systems:
-                    if system.python == sys.executable:
-                        speed = ours(system.name, algorithm, env_id, options)
-                    else:
-                        speed = theirs(system, algorithm, env_id, options)
-                    found.setdefault((env_id, algorithm, system.name), []).append(speed)
-                    print(f"{env_id} {algorithm} {system.name}: {speed:.0f}", flush=True)
-    write(found, options)
+                yield from turns(options, env_id, algorithm)
+    if "costs" in options.only:
+        sizes = costs.QUICK if options.quick else costs.Sizes()
+        yield from costs.measure(
+            sizes, options.backends, options.tasks, options.peers, options.threads
+        )
 
 
-PEER = {"torch": "sb3", "jax": "sbx"}
+def turns(options: argparse.Namespace, env_id: str, algorithm: str) -> Iterator[Row]:
+    """One algorithm on one task: loops, updates and products of matrices in the same rounds."""
+    with closing(Environment(env_id)) as env:
+        sizes = roofline.Sizes(env.spec.obs_dim, env.spec.action_dim)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        jobs = {}
+        for job, worker in begun(options, env_id, algorithm, sizes, folder):
+            warm_up = options.warm_up + (STARTS if job.what == "loop" else 0)
+            jobs[job] = Turns(stack.enter_context(worker), warm_up, options.steps)
+        reports = take_turns(jobs, options.rounds)
+    cell: dict[str, Any] = {"env_id": env_id, "algorithm": algorithm}
+    for job, found in reports.items():
+        rates = [options.steps / each["seconds"] for each in found]
+        where = cell | job._asdict()
+        if job.what == "products":
+            yield from limits(found, algorithm, sizes, cell)
+            continue
+        yield Row(unit="1/s", values=rates, **where)
+        if job.what == "loop":
+            peak = found[-1]["peak_memory"]
+            yield Row(unit="bytes", values=[peak], **where | {"what": "peak memory"})
+        else:
+            drawn = [1e6 * each["draw_seconds"] for each in found]
+            yield Row(unit="us", values=drawn, **where | {"what": "drawing a batch and noise"})
 
 
-def write(found: dict[tuple[str, str, str], list[float]], options: argparse.Namespace) -> None:
-    """The table of medians and ratios, and every measurement with its circumstances."""
+def begun(
+    options: argparse.Namespace,
+    env_id: str,
+    algorithm: str,
+    sizes: roofline.Sizes,
+    folder: str,
+) -> Iterator[tuple[Job, Worker]]:
+    """Starts what is measured."""
+    paced: dict[str, Any] = {"threads": options.threads, "learning_starts": STARTS}
+    if "loop" in options.only:
+        beside = (1, SIDE_BY_SIDE) if env_id == options.tasks[0] else (1,)
+        for num_envs in beside:
+            for backend in options.backends:
+                worker = systems.polyak_loop(
+                    algorithm, backend, env_id, **paced, runs_dir=folder, num_envs=num_envs
+                )
+                yield Job("loop", backend, num_envs), worker
+        for library in systems.PEERS if options.peers else ():
+            worker = systems.peer_loop(library, algorithm, env_id, python=options.peers, **paced)
+            yield Job("loop", library), worker
+    if "update" in options.only:
+        for backend in options.backends:
+            worker = systems.update_alone(algorithm, backend, env_id, threads=options.threads)
+            yield Job("update", backend), worker
+        yield Job("products"), systems.matrix_products(algorithm, sizes, threads=options.threads)
+
+
+def limits(
+    reports: list[dict[str, float]], algorithm: str, sizes: roofline.Sizes, cell: dict[str, Any]
+) -> Iterator[Row]:
+    """What the measured products of matrices allow."""
+    flop = roofline.flop(algorithm, sizes)
+    rates = [each["best_rate"] for each in reports]
+    alone = [1.0 / each["own_seconds"] for each in reports]
+    yield Row("work of an update", "MFLOP", [flop / 1e6], **cell)
+    yield Row("best rate of products", "GFLOP/s", [rate / 1e9 for rate in rates], **cell)
+    yield Row("update limit", "1/s", [rate / flop for rate in rates], **cell)
+    yield Row("update limit of single products", "1/s", alone, **cell)
+
+
+def write(rows: Rows, options: argparse.Namespace, load: float, seconds: float) -> None:
+    """The page, the record and the figure; prints the targets."""
     options.output.mkdir(parents=True, exist_ok=True)
-    with (options.output / f"{options.name}.csv").open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(["env_id", "algorithm", "system", "threads", "SPS", "rounds", "to_peer"])
-        for (env_id, algorithm, system), speeds in found.items():
-            peer = found.get((env_id, algorithm, PEER.get(system, "")))
-            ratio = f"{median(speeds) / median(peer):.2f}" if peer else ""
-            row = [env_id, algorithm, system, options.threads, f"{median(speeds):.1f}"]
-            table.writerow([*row, len(speeds), ratio])
-            print(*row, ratio)
+    place = options.output / options.name
+    context = runs.context()
     record = {
-        "measurements": {" ".join(key): speeds for key, speeds in found.items()},
-        "options": {k: str(v) for k, v in vars(options).items() if k not in ("peers", "output")},
-        "context": {
-            key: value
-            for key, value in runs.context().items()
-            if key in ("versions", "processor", "cores", "started")
+        "rows": rows.asdict(),
+        "options": {
+            k: getattr(options, k)
+            for k in (
+                "tasks",
+                "algorithms",
+                "backends",
+                "rounds",
+                "steps",
+                "warm_up",
+                "threads",
+                "quick",
+            )
         },
-        "load": os.getloadavg(),
+        "peers": options.versions,
+        "load": {"before": load, "after": os.getloadavg()[0]},
+        "minutes": round(seconds / 60, 1),
+        **{k: context[k] for k in ("versions", "git", "machine", "processor", "cores", "started")},
     }
-    runs.write_json(options.output / f"{options.name}.json", record)
+    figure, summary = f"{options.name}.png", targets.summary(rows)
+    drawn = speed_figure.draw(rows, options.output / figure)
+    runs.write_json(place.with_name(f"{options.name}.json"), record)
+    text = page(rows, record, summary, figure if drawn else "")
+    place.with_name(f"{options.name}.md").write_text(text, "utf-8")
+    print(f"\n{summary}\n\n{place}.md")
 
 
 if __name__ == "__main__":
