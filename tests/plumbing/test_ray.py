@@ -32,7 +32,7 @@ from tests.plumbing.running import SMALL, TWIN, flags, polyak_cli, train, weight
 FLAGS = flags(**{k: v for k, v in SMALL.items() if k != "env_id"})
 TUNE = (
     "tune", "ddpg", *flags(**{k: v for k, v in SMALL.items() if k != "eval_interval"}),
-    *flags(total_timesteps=1500, eval_episodes=1, checkpoint_interval=100),
+    *flags(total_timesteps=1200, eval_episodes=1, checkpoint_interval=100),
 )  # fmt: skip
 """Trials of some seconds."""
 RAY = (sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1")
@@ -78,6 +78,7 @@ def node(log: Path, environment: dict[str, str], *command: str) -> subprocess.Po
         process = subprocess.Popen(
             command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=environment,
             start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # as in a background
         )  # fmt: skip
     wait_for(lambda: process.poll() is not None or "Ray runtime started" in log.read_text())
     assert process.poll() is None, log.read_text()
@@ -190,19 +191,20 @@ def trains(trial: int) -> psutil.Process | None:
 
 
 def test_a_search_is_interrupted_and_a_worker_of_it_is_killed(cluster: Cluster, here: Path) -> None:
-    command = (*TUNE, "--storage", "s.journal", "--study", "s", "--trials", 2, "--workers", 2)
-    folders = [here / "s" / "trial-0000", here / "s" / "trial-0001"]
-    with started(cluster, *command) as process:
-        wait_for(lambda: all(list(folder.glob("*/checkpoint/*.json")) for folder in folders))
+    command = (*TUNE, "--storage", "s.journal", "--study", "s", "--trials", 2, "--workers")
+    folder = here / "s" / "trial-0000"
+    with started(cluster, *command, 2) as process:
+        wait_for(lambda: list(folder.glob("*/checkpoint/*.json")))
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=90)
     assert process.returncode == 130
     assert "interrupted (the same command goes on)" in err
-    assert states() == ["RUNNING", "RUNNING"]
-    runs = [Run(path.parent) for folder in folders for path in folder.glob("*/config.json")]
-    assert [run.status["state"] for run in runs] == ["interrupted", "interrupted"]
+    assert states()[0] == "RUNNING"
+    (path,) = folder.glob("*/config.json")
+    run = Run(path.parent)
+    assert run.status["state"] == "interrupted"
 
-    with started(cluster, *command) as process:
+    with started(cluster, *command, 1) as process:  # begun again by Ray, or nobody goes on
         wait_for(lambda: trains(0))
         trial = trains(0)
         assert trial is not None
@@ -212,13 +214,12 @@ def test_a_search_is_interrupted_and_a_worker_of_it_is_killed(cluster: Cluster, 
             one.kill()
         out, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
-    assert out.splitlines()[-2].startswith("best_value=")
+    assert out.splitlines()[-2].startswith("best_value=")  # after what Ray itself says
     assert out.splitlines()[-1] == "preset=s.toml"
     assert states() == ["COMPLETE", "COMPLETE"]
     assert sorted(re.findall(r"complete: trial (\d), value", err)) == ["0", "1"]
-    # They went on where they were.
-    assert [p.parent for f in folders for p in f.glob("*/config.json")] == [r.path for r in runs]
-    assert [run.status["state"] for run in runs] == ["finished", "finished"]
+    assert list(folder.glob("*/config.json")) == [path]  # it went on where it was
+    assert run.status["state"] == "finished"
     assert not list(here.glob("s/.polyak-*"))
 
 

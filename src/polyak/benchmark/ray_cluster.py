@@ -110,8 +110,17 @@ def result(ray: Any, reference: Any) -> Any:
         raise PolyakError(f"lost the Ray cluster ({error}): give the command again") from error
 
 
+def obey_cancel() -> None:
+    """Lets `cancel` interrupt this task, also on a machine whose Ray was begun in the background.
+
+    A shell that starts something in the background makes it, and all that it starts, ignore
+    SIGINT, by which Ray interrupts a task.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def cancel(ray: Any, running: Collection[Any]) -> None:
-    """Interrupts tasks, each by a KeyboardInterrupt, and waits for their end."""
+    """Interrupts tasks, which get a KeyboardInterrupt if they obey, and waits for their end."""
     for reference in running:
         ray.cancel(reference)
     if running:

@@ -124,6 +124,7 @@ def _task(job: Job, token: str, folder: str, environment: dict[str, str]) -> Rep
         folder: where the benchmark was started; relative paths begin there.
         environment: more variables of the run's environment.
     """
+    ray_cluster.obey_cancel()
     shared = Path(token).is_file()
     if shared:
         os.chdir(folder)

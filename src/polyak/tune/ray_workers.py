@@ -16,10 +16,7 @@ from polyak.benchmark import ray_cluster
 from polyak.benchmark.progress import say
 from polyak.errors import PolyakError
 from polyak.tune.study import Search, Study, opened
-from polyak.tune.work import Work
-
-POLL = 1.0
-"""Seconds between looks at the workers and at the study."""
+from polyak.tune.work import POLL, Work
 
 
 def run(
@@ -77,7 +74,7 @@ def run(
                 if stopping.asked():
                     raise stopping.Stopped("(the same command goes on)")
         except BaseException:
-            say(f"ending {len(running)} workers; again to wait no longer")
+            say(f"ending {len(running)} workers; again to kill them")
             ray_cluster.cancel(ray, running)
             raise
         finally:
@@ -97,6 +94,7 @@ def _task(search: Search, trials: int, token: Path, folder: Path) -> str:
     Returns:
         What went wrong, in a line; nothing if the study has its trials.
     """
+    ray_cluster.obey_cancel()
     host = socket.gethostname()
     if not token.is_file():
         return (
@@ -106,7 +104,7 @@ def _task(search: Search, trials: int, token: Path, folder: Path) -> str:
     with contextlib.suppress(OSError):  # a task may be defined by a module there; most are not
         os.chdir(folder)
     try:
-        # Cancelled, it ends between two looks. SIGTERM is left to Ray, which then tries elsewhere.
+        # Cancelled, it ends between two looks. SIGTERM stays Ray's, which then begins it again.
         with opened(search) as study, stopping.on_signals((signal.SIGINT,)):
             Work(study, trials, 1, lambda: None)()
     except PolyakError as error:
