@@ -61,11 +61,11 @@ def connected(address: str | None) -> Iterator[ModuleType]:
     terminated = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+    except Exception as error:  # Ray's have no common class
         reason = " ".join(str(error).split())[:200]
         raise PolyakError(f"no Ray cluster at {address or 'this machine'}: {reason}") from error
     try:
-        # A new cluster's process would end it, and what is made on it, at once.
+        # Where Ray began a cluster, its own handler would end that, and all tasks, at once.
         signal.signal(signal.SIGTERM, terminated)
         yield ray
     finally:
