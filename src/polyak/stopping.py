@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -27,17 +27,17 @@ def asked() -> bool:
 
 
 @contextmanager
-def on_signals() -> Iterator[None]:
-    """Notes the first of `SIGNALS`; a second raises KeyboardInterrupt at once.
+def on_signals(signals: Collection[signal.Signals] = SIGNALS) -> Iterator[None]:
+    """Notes the first of these signals; a second raises KeyboardInterrupt at once.
 
     Signals that are ignored, as under nohup, stay so. Only the main thread can receive signals:
     in another, and inside of such a context, nothing is changed.
     """
     main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) is _note:
+    before = {number: signal.getsignal(number) for number in signals}
+    if not main or _note in before.values():
         yield
         return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
     before = {n: old for n, old in before.items() if old not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, _note)

@@ -1,9 +1,10 @@
-"""The benchmark on a real Ray cluster of two nodes, which these tests start and end."""
+"""Benchmark and search on a real Ray cluster of two nodes, which these tests start and end."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -16,15 +17,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import optuna
 import psutil
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
 from polyak.benchmark import grid
 from polyak.benchmark.status import Index
 from polyak.cli.train_flags import train_options
+from polyak.runs import Run
 from tests.plumbing.running import SMALL, TWIN, flags, polyak_cli, train, weights
 
 FLAGS = flags(**{k: v for k, v in SMALL.items() if k != "env_id"})
+TUNE = (
+    "tune", "ddpg", *flags(**{k: v for k, v in SMALL.items() if k != "eval_interval"}),
+    *flags(total_timesteps=1200, eval_episodes=1, checkpoint_interval=100),
+)  # fmt: skip
+"""Trials of some seconds."""
 RAY = (sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1")
 
 WORKER = """
@@ -68,6 +78,7 @@ def node(log: Path, environment: dict[str, str], *command: str) -> subprocess.Po
         process = subprocess.Popen(
             command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=environment,
             start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # as in a background
         )  # fmt: skip
     wait_for(lambda: process.poll() is not None or "Ray runtime started" in log.read_text())
     assert process.poll() is None, log.read_text()
@@ -131,10 +142,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def started(cluster: Cluster, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A benchmark on the cluster that is going on."""
+    """A command on the cluster that is going on."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "polyak", "benchmark", "--address", cluster.address,
-         *map(str, arguments)],
+        [sys.executable, "-m", "polyak", *map(str, arguments), "--address", cluster.address],
         env=cluster.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -149,7 +159,7 @@ def test_results_come_back_from_a_node_that_does_not_share_the_folder(
     cluster: Cluster, here: Path
 ) -> None:
     runs_dir = cluster.hidden / "runs"
-    command = ("--env-ids", TWIN, "--algorithms", "ddpg", *FLAGS, "--num-seeds", 2)
+    command = ("benchmark", "--env-ids", TWIN, "--algorithms", "ddpg", *FLAGS, "--num-seeds", 2)
     with started(cluster, *command, "--runs-dir", runs_dir) as process:
         out, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
@@ -167,9 +177,67 @@ def test_results_come_back_from_a_node_that_does_not_share_the_folder(
     assert not list(Path(cluster.environment["TMPDIR"]).glob("polyak-*/*"))
 
 
+def states() -> list[str]:
+    storage = JournalStorage(JournalFileBackend("s.journal"))
+    return [t.state.name for t in optuna.load_study(study_name="s", storage=storage).trials]
+
+
+def trains(trial: int) -> psutil.Process | None:
+    """The process of a trial."""
+    for process in psutil.process_iter(["cmdline"]):
+        if any(f"/trial-{trial:04}" in word for word in process.info["cmdline"] or ()):
+            return process
+    return None
+
+
+def test_a_search_is_interrupted_and_a_worker_of_it_is_killed(cluster: Cluster, here: Path) -> None:
+    command = (*TUNE, "--storage", "s.journal", "--study", "s", "--trials", 2, "--workers")
+    folder = here / "s" / "trial-0000"
+    with started(cluster, *command, 2) as process:
+        wait_for(lambda: list(folder.glob("*/checkpoint/*.json")))
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=90)
+    assert process.returncode == 130
+    assert "interrupted (the same command goes on)" in err
+    assert states()[0] == "RUNNING"
+    (path,) = folder.glob("*/config.json")
+    run = Run(path.parent)
+    assert run.status["state"] == "interrupted"
+
+    with started(cluster, *command, 1) as process:  # begun again by Ray, or nobody goes on
+        wait_for(lambda: trains(0))
+        trial = trains(0)
+        assert trial is not None
+        worker = trial.parent()
+        assert worker is not None
+        for one in (worker, trial):
+            one.kill()
+        out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    assert out.splitlines()[-2].startswith("best_value=")  # after what Ray itself says
+    assert out.splitlines()[-1] == "preset=s.toml"
+    assert states() == ["COMPLETE", "COMPLETE"]
+    assert sorted(re.findall(r"complete: trial (\d), value", err)) == ["0", "1"]
+    assert list(folder.glob("*/config.json")) == [path]  # it went on where it was
+    assert run.status["state"] == "finished"
+    assert not list(here.glob("s/.polyak-*"))
+
+
+def test_a_search_on_a_node_that_does_not_share_the_folder(cluster: Cluster, here: Path) -> None:
+    if not cluster.is_hidden:
+        pytest.skip("a folder can be hidden from a node by root alone")
+    storage = cluster.hidden / "tune" / "s.journal"
+    with started(cluster, *TUNE, "--storage", storage, "--workers", 2) as process:
+        _, err = process.communicate(timeout=180)
+    assert process.returncode == 2
+    assert err.splitlines()[-1].startswith(
+        f"polyak: error: {socket.gethostname()}, a machine of the Ray cluster, does not see"
+    )
+
+
 def test_a_run_whose_node_dies_goes_to_another(cluster: Cluster, here: Path) -> None:
     (here / "worker.py").write_text(WORKER)
-    command = ("--command", f"{sys.executable} worker.py", "--env-ids")
+    command = ("benchmark", "--command", f"{sys.executable} worker.py", "--env-ids")
 
     def notes() -> list[str]:
         return (here / "notes").read_text().split()[::2] if (here / "notes").exists() else []
@@ -194,7 +262,21 @@ def test_a_run_whose_node_dies_goes_to_another(cluster: Cluster, here: Path) -> 
     wait_for(lambda: not psutil.pid_exists(pid))
 
 
-def test_no_cluster_and_no_ray(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = ("benchmark", "--env-ids", TWIN, "--algorithms", "ddpg", *FLAGS, "--launcher", "ray")
+@pytest.mark.parametrize(
+    "command", [("benchmark", "--env-ids", TWIN, "--algorithms", "ddpg", *FLAGS), TUNE]
+)
+def test_no_cluster_and_no_ray(
+    command: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    address = f"127.0.0.1:{free_port()}"
+    line = polyak_cli(*command, "--address", address).line
+    assert line.startswith(f"no Ray cluster at {address}: ")
+    assert "no meaning with --launcher local" in (
+        polyak_cli(*command, "--launcher", "local", "--address", address).line
+    )
+    assert "--ray-gpus-per-run must be" in polyak_cli(*command, "--ray-gpus-per-run", "1.5").line
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert polyak_cli(*command).line == "ray is not installed: pip install 'polyak[ray]'"
+    line = polyak_cli(*command, "--launcher", "ray").line
+    assert line == "ray is not installed: pip install 'polyak[ray]'"
+    assert not list(here.iterdir())

@@ -25,7 +25,7 @@ from polyak.benchmark.grid import Job
 from polyak.cli.train_flags import train_options
 from polyak.errors import PolyakError
 from polyak.runs import Run
-from polyak.tune import command, preset
+from polyak.tune import command, preset, work
 from polyak.tune.spaces import SPACES, Dimension, Scale, space
 from polyak.tune.study import Search, opened
 from polyak.tune.trial import Outcome, Trial, objective
@@ -391,7 +391,7 @@ def test_settings_that_diverge_count_as_bad(here: Path) -> None:
 
 
 def test_trials_that_fail_end_the_search(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "PATIENCE", 2)
+    monkeypatch.setattr(work, "PATIENCE", 2)
     poison = toys.PREFIX + "toys/PoisonReward-v0"
     given = (*TUNE, "--env-id", poison, "--study", "s", "--workers", 2)
     answer = polyak_cli(*given, "--trials", 9)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from polyak.benchmark import grid, local, slurm, status, tags
+from polyak.benchmark import grid, launcher, local, ray_runs, slurm, status, tags
 from polyak.benchmark.grid import Experiment, Grid, Job, TrainOptions
 from polyak.benchmark.status import Index
 from polyak.errors import PolyakError
@@ -42,8 +42,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add = where.add_argument
     add("--workers", type=int, metavar="N",
         help="runs at a time; 0 prints commands (default: 1 here, all on a cluster)")  # fmt: skip
-    add("--launcher", choices=("local", "slurm", "ray"),
-        help="default: local, or what the other flags speak of")  # fmt: skip
+    launcher.add_flag(where, "local", "slurm", "ray")
     add("--status", action="store_true",
         help="tell how the runs stand; without a grid, those submitted to Slurm")  # fmt: skip
 
@@ -56,11 +55,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--slurm-args", metavar="TEXT",
         help="more arguments of sbatch: --slurm-args='--partition=cpu --time=9:00:00'")  # fmt: skip
 
-    add = parser.add_argument_group("Ray").add_argument
-    add(
-        "--address", help="of a cluster (default: RAY_ADDRESS, else a cluster here, else a new one)"
-    )
-    add("--ray-gpus-per-run", type=float, metavar="N", help="may be a fraction (default: 0)")
+    launcher.add_ray_flags(parser)
 
 
 def main(
@@ -83,7 +78,7 @@ def main(
     files = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
     options, flags = parser.parse_known_args(arguments[len(files) :])
     given = vars(options)
-    launcher = _launcher(given)
+    place = launcher.choose(given)
     environment = _tag(given, flags)
     workers = given.get("workers")
     if workers is not None and workers < 0:
@@ -91,15 +86,13 @@ def main(
     if given.get("status") and not files and not {"env_ids", "algorithms"} & given.keys():
         return _status([], train_options)
 
-    gpus = given.get("ray_gpus_per_run", 0.0)
-    if not (0.0 <= gpus <= 1.0 or (gpus > 1.0 and gpus.is_integer())):
-        raise PolyakError(f"--ray-gpus-per-run must be a fraction or a whole number, not {gpus}")
+    gpus = launcher.ray_gpus(given)
     wanted = _resources(given)
     threads = {
         "local": local.cores() // (workers or 1),
         "slurm": wanted.cpus_per_task,
         "ray": 1,
-    }[launcher]
+    }[place]
     defaults = ("--threads", str(min(max(threads, 1), 256)), *resume)
     experiments = _experiments(given, files, train_options, defaults, flags)
     jobs = sorted(
@@ -110,16 +103,14 @@ def main(
     _check_tasks(jobs)
     if workers == 0:
         for experiment in experiments:
-            _print(experiment, launcher, wanted)
+            _print(experiment, place, wanted)
         return 0
     index = Index()
-    if launcher == "slurm":
+    if place == "slurm":
         slurm.submit(experiments, workers, wanted, environment, index, train_options)
         return 0
-    if launcher == "ray":
-        from polyak.benchmark import ray_cluster
-
-        failed = ray_cluster.run(
+    if place == "ray":
+        failed = ray_runs.run(
             jobs,
             address=given.get("address"),
             workers=workers,
@@ -133,15 +124,6 @@ def main(
         print(f"failed: {job.label} ({job.log})")
     print(f"{len(jobs) - len(failed)} of {len(jobs)} runs are done")
     return 1 if failed else 0
-
-
-def _launcher(given: Mapping[str, Any]) -> str:
-    spoken_of = {key.split("_")[0] for key in given if key.startswith(("slurm_", "ray_"))}
-    spoken_of |= {"ray"} if "address" in given else set()
-    launcher = given.get("launcher") or next(iter(sorted(spoken_of)), "local")
-    if other := spoken_of - {launcher}:
-        raise PolyakError(f"flags of {min(other)} have no meaning with --launcher {launcher}")
-    return str(launcher)
 
 
 def _resources(given: Mapping[str, Any]) -> slurm.Resources:
@@ -205,8 +187,8 @@ def _check_tasks(jobs: Sequence[Job]) -> None:
             Environment(env_id).close()
 
 
-def _print(experiment: Experiment, launcher: str, wanted: slurm.Resources) -> None:
-    if launcher == "slurm":
+def _print(experiment: Experiment, place: str, wanted: slurm.Resources) -> None:
+    if place == "slurm":
         count = len(experiment.jobs)
         print(slurm.fill(experiment, range(count), count, wanted), end="")
         return

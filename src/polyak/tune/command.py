@@ -6,30 +6,26 @@ import argparse
 import dataclasses
 import re
 import shlex
-import signal
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from polyak import __version__, algorithms, settings, stopping
 from polyak.algorithms.configs import CONFIGS
+from polyak.benchmark import launcher, ray_cluster
 from polyak.benchmark.grid import Job, TrainOptions
 from polyak.benchmark.progress import say
 from polyak.errors import PolyakError
-from polyak.tune import preset, spaces
+from polyak.tune import preset, ray_workers, spaces
 from polyak.tune.study import SPACE, Search, Study, load, opened
-from polyak.tune.trial import LAST, Outcome, Trial
+from polyak.tune.trial import LAST
+from polyak.tune.work import Work
 
 USAGE = "polyak tune ALGORITHM [--env-id ID] [flags] [flags of polyak train, which are then fixed]"
 DESCRIPTION = (
     "Searches for settings with a high return: trials of polyak train, chosen and cut short by "
     "Optuna. The same command again goes on with the study; several may work on it at once."
 )
-POLL = 0.5
-"""Seconds between looks at the trials."""
-PATIENCE = 3
-"""Trials that may fail one after another before the search gives up."""
 EVALUATIONS = 10
 """Evaluations of a run, unless `--eval-interval` says otherwise."""
 OURS = {"runs_dir": "--storage, beside which trials lie", "save_path": "the trials' run folders"}
@@ -50,6 +46,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="preset of the best trial (default: tune/STUDY.toml, beside the storage)")  # fmt: skip
     add("--num-seeds", type=int, metavar="N",
         help="seeds of each trial, whose mean counts (default: 1)")  # fmt: skip
+    launcher.add_flag(parser, "local", "ray")
+    launcher.add_ray_flags(parser)
 
 
 def main(
@@ -78,87 +76,38 @@ def main(
     for key, value in (("trials", trials), ("workers", workers)):
         if value < 1:
             raise PolyakError(f"--{key} must be at least 1, not {value}")
+    place, gpus, address = launcher.choose(given), launcher.ray_gpus(given), given.get("address")
     search, fixed = _search(name, given, train_options(name, flags))
     output = given.get("output", search.storage.parent / f"{search.name}.toml")
     load()
-    _check_task(settings.setup(name, {"learning_starts": 0} | fixed).settings.env_id)
+    if place == "ray":
+        ray_cluster.load(address)
+    basis = settings.setup(name, {"learning_starts": 0} | fixed).settings
+    _check_task(basis.env_id)
     with opened(search) as study, stopping.on_signals():
         preset.check(output)
         say(f"study {search.name} in {search.storage}; {_counts(study)}")
-        _Work(study, trials, workers, lambda: _write(study, search, fixed, output))()
+
+        def found() -> None:
+            _write(study, search, fixed, output)
+
+        if place == "ray":
+            ray_workers.run(
+                study,
+                search,
+                trials,
+                found,
+                address=address,
+                workers=workers,
+                threads=basis.threads,
+                gpus=gpus,
+            )
+        else:
+            Work(study, trials, workers, found)()
         best = study.best()
     if best is None:
         raise PolyakError(f"no trial of {search.name} is complete: raise --trials")
     print(f"best_value={best[1]:.2f} trial={best[0]}\npreset={output}")
-
-
-class _Work:
-    """Claims trials and watches them until the study has as many as it shall have."""
-
-    def __init__(self, study: Study, trials: int, workers: int, found: Callable[[], None]) -> None:
-        self._study, self._trials, self._workers, self._found = study, trials, workers, found
-        self._active: list[Trial] = []
-        self._failed = 0  # one after another
-
-    def __call__(self) -> None:
-        try:
-            while self._claim() or self._active or self._others():
-                for trial in list(self._active):
-                    self._look(trial)
-                if stopping.asked():
-                    raise stopping.Stopped("(the same command goes on)")
-                time.sleep(POLL)
-        except BaseException:
-            self._end()
-            raise
-        self._found()
-
-    def _claim(self) -> bool:
-        """Takes as many trials as there are workers for; whether there was one."""
-        claimed = False
-        while len(self._active) < self._workers:
-            trial = self._study.claim(self._trials)
-            if trial is None:
-                break
-            self._active.append(trial)
-            say(f"{'goes on' if trial.begun else 'begins'}: trial {trial.number} ({trial.log})")
-            trial.start()
-            claimed = True
-        return claimed
-
-    def _look(self, trial: Trial) -> None:
-        ended = not trial.running()  # looked at first, so that the last evaluation is seen
-        self._study.report(trial)
-        if not ended:
-            return
-        self._active.remove(trial)
-        outcome = trial.outcome()
-        self._study.tell(trial, outcome)
-        say(f"{outcome.value}: trial {trial.number}{_said(trial, outcome)}")
-        self._failed = self._failed + 1 if outcome is Outcome.FAILED else 0
-        if self._failed == PATIENCE:
-            raise PolyakError(f"{PATIENCE} trials in a row failed: {trial.reason()}")
-        if outcome is Outcome.COMPLETE:
-            self._found()
-
-    def _others(self) -> bool:
-        """Whether other processes have trials: should one of them die, its trials are left."""
-        return self._study.counts().get("running", 0) > 0
-
-    def _end(self) -> None:
-        if self._active:
-            say(f"ending {len(self._active)} trials; again to kill them")
-        try:
-            for trial in self._active:
-                trial.signal(signal.SIGTERM)
-            for trial in self._active:
-                trial.wait()
-        except KeyboardInterrupt:
-            for trial in self._active:
-                trial.signal(signal.SIGKILL)
-            raise
-        for trial in self._active:
-            trial.release()
 
 
 def _search(
@@ -254,12 +203,3 @@ def _check_task(env_id: str) -> None:
 def _counts(study: Study) -> str:
     counts = (f"{count} {state}" for state, count in study.counts().items())
     return f"trials: {', '.join(counts) or 'none yet'}"
-
-
-def _said(trial: Trial, outcome: Outcome) -> str:
-    if outcome is Outcome.FAILED:
-        return f", {trial.reason()}"
-    evaluations = trial.evaluations()
-    if outcome is Outcome.COMPLETE:
-        return f", value {trial.value():.2f}"
-    return f" at step {max(evaluations)}" if evaluations else ""

@@ -128,6 +128,11 @@ class Study:
             self._study.tell(own, state=states.FAIL)
         trial.release()
 
+    def standings(self) -> dict[int, str]:
+        """How each trial that has begun stands, by number: `complete: trial 3, value 12.50`."""
+        found = self._study.get_trials(deepcopy=False)
+        return {t.number: self._standing(t) for t in found if t.state.name != "WAITING"}
+
     def counts(self) -> dict[str, int]:
         """How many trials are complete, pruned, running, waiting or failed."""
         names = [trial.state.name for trial in self._study.get_trials(deepcopy=False)]
@@ -146,6 +151,18 @@ class Study:
         best = max(complete, key=lambda trial: trial.value or 0.0)
         fixed = self._optuna.trial.FixedTrial(best.params)
         return best.number, best.value or 0.0, self._settings(fixed)
+
+    def _standing(self, trial: optuna.trial.FrozenTrial) -> str:
+        outcome = trial.user_attrs.get("outcome")
+        match trial.state.name:
+            case "RUNNING":
+                return f"begins: trial {trial.number} ({self._log(trial.number)})"
+            case "COMPLETE":
+                return f"complete: trial {trial.number}, value {trial.value:.2f}"
+            case "FAIL":
+                return f"failed: trial {trial.number}, {outcome}"
+        steps = trial.intermediate_values
+        return f"{outcome}: trial {trial.number}" + (f" at step {max(steps)}" if steps else "")
 
     def _take(self, number: int, trial: optuna.Trial | None = None) -> Trial | None:
         """The trial with its lock; None if another process has it, or has just ended it."""
