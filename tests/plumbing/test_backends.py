@@ -88,6 +88,22 @@ def test_a_cleanrl_name_means_the_backend(name: str, tmp_path: Path) -> None:
     assert run.name.startswith("tests.toys-toys-Twin-v0__td3_continuous_action_jax__1__")
 
 
+def test_a_jax_run_of_several_environments_goes_on_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Learning begins in the middle of a round, so that all programs are of four updates but one.
+    options = {"backend": "jax", "num_envs": 4, "learning_starts": 21}
+    whole = running.train(tmp_path / "whole", "td3", **options)
+    calls = iter([False] * 8 + [True] * 9)
+    with monkeypatch.context() as patch:
+        patch.setattr(stopping, "asked", lambda: next(calls))
+        with pytest.raises(stopping.Stopped):
+            running.train(tmp_path / "cut", "td3", **options)
+    (cut,) = (path.parent for path in (tmp_path / "cut").glob("*/status.json"))
+    resumed = polyak.train(resume=cut, trust_env=True)
+    assert running.weights(resumed) == running.weights(whole)
+
+
 @every_algorithm
 def test_a_jax_run_repeats_in_another_process(algorithm: str, tmp_path: Path) -> None:
     given = running.flags(**SMALL, backend="jax", runs_dir=tmp_path)
