@@ -51,7 +51,7 @@ def _cases() -> dict[str, Case]:
     pusher = {"total_timesteps": 40_000, "eval_interval": 5_000, "eval_episodes": 20}
     seeds, restored = (1, 2, 3), "polyak/Pusher-v5"
     # What DDPG does not do in so few steps, SAC does: bring the object to the goal.
-    pushing = {"total_timesteps": 100_000, "learning_starts": 1_000, "gamma": 0.98}
+    pushing: dict[str, Any] = {"total_timesteps": 100_000, "learning_starts": 1_000, "gamma": 0.98}
     pushing |= {"eval_interval": 5_000, "eval_episodes": 20, "backend": "jax"}
     cases |= {
         "reacher-ddpg-preset": Case("ddpg", "Reacher-v5", {"preset": "reacher"}, seeds, -6),
