@@ -76,9 +76,9 @@ def wait_for(condition: Callable[[], object], seconds: float = 90.0) -> None:
 def node(log: Path, environment: dict[str, str], *command: str) -> subprocess.Popen[bytes]:
     with log.open("wb") as file:
         process = subprocess.Popen(
-            command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=environment,
+            ("sh", "-c", 'trap "" INT; exec "$@"', "sh", *command),  # as in a background
+            stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=environment,
             start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # as in a background
         )  # fmt: skip
     wait_for(lambda: process.poll() is not None or "Ray runtime started" in log.read_text())
     assert process.poll() is None, log.read_text()

@@ -141,7 +141,7 @@ def test_films_are_sent_at_the_end(tmp_path: Path) -> None:
 
 
 def test_runs_side_by_side_are_two_wandb_runs(tmp_path: Path) -> None:
-    wandb()
+    library = wandb()
     runs = [Run(tmp_path / f"{NAME}{index}") for index in range(2)]
     sinks = []
     for run in runs:
@@ -155,6 +155,7 @@ def test_runs_side_by_side_are_two_wandb_runs(tmp_path: Path) -> None:
     for sink in sinks:
         assert sink is not None
         sink.close(succeeded=True)
+    library.teardown()  # which waits until all is written
     for index, run in enumerate(runs):
         (file,) = run.path.glob("wandb/offline-run-*/*.wandb")
         assert history(file) == {step: {"charts/SPS": 10.0 * index + step} for step in (1, 2)}
