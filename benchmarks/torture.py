@@ -128,6 +128,12 @@ class Launcher:
         return process.exitcode != 0
 
 
+def finished(place: Path) -> bool:
+    """Whether a kill came too late: the run was done, and going on would begin another one."""
+    states = [Run(path.parent).status["state"] for path in place.glob("*/status.json")]
+    return "finished" in states
+
+
 def digest(run: Run) -> dict[str, str]:
     """What must not depend on kills, by its name."""
     folder = Folder(run.path / "checkpoint")
@@ -217,6 +223,7 @@ def torture(
                     limit = chance.uniform(0.0, 0.5 * duration if again else duration)
                 began = time.perf_counter()
                 killed = launcher.run(options | {"runs_dir": str(place)}, plan, limit)
+                killed = killed and not finished(place)
                 hits += killed
                 if not killed:
                     duration = min(duration, time.perf_counter() - began)
@@ -225,9 +232,10 @@ def torture(
         if killed:
             launcher.run(options | {"runs_dir": str(place)}, Plan(), None)
         # A folder of a run that was killed before it had a configuration is none.
-        (run,) = runs.find([place])
-        found = digest(run)
-        differing = [name for name in wanted if found[name] != wanted[name]]
+        ends = [digest(run) for run in runs.find([place])]
+        differing = [name for name in wanted if any(end[name] != wanted[name] for end in ends)]
+        if len(ends) != 1:
+            differing.append(f"{len(ends)} runs")
         if differing:
             problems.append(f"{algorithm} {backend} {num_envs} {index} {moment}: {differing}")
     return {
