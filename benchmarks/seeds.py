@@ -43,6 +43,11 @@ def seconds(backend: str, seeds: int, way: str) -> float:
         return time.perf_counter() - began
 
 
+def times(rows: list[dict[str, str]], backend: str, way: str) -> list[float]:
+    """Seconds of every round."""
+    return [float(row["seconds"]) for row in rows if (row["backend"], row["way"]) == (backend, way)]
+
+
 def draw(rows: list[dict[str, str]], path: Path) -> None:
     """Medians as bars, every measurement as a point."""
     figure = Figure(figsize=(5.5, 3.5), layout="constrained")
@@ -50,11 +55,7 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
     backends = list(dict.fromkeys(row["backend"] for row in rows))
     for index, way in enumerate(WAYS):
         for place, backend in enumerate(backends):
-            found = [
-                float(row["seconds"])
-                for row in rows
-                if (row["backend"], row["way"]) == (backend, way)
-            ]
+            found = times(rows, backend, way)
             at = place + 0.4 * (index - 0.5)
             label = way if place == 0 else None
             axes.bar(at, median(found), width=0.36, color=f"C{index}", label=label)
@@ -91,10 +92,7 @@ def main() -> None:
         writer.writerows(rows)
     draw(rows, options.output / "seeds.png")
     for backend in options.backends:
-        one, after = (
-            median(float(r["seconds"]) for r in rows if (r["backend"], r["way"]) == (backend, way))
-            for way in WAYS
-        )
+        one, after = (median(times(rows, backend, way)) for way in WAYS)
         print(f"{backend}: one process takes {one / after:.2f} of the time")
 
 
