@@ -14,6 +14,7 @@ from contextlib import closing
 
 import numpy as np
 import pacing
+import targets
 
 from polyak import algorithms, settings
 from polyak.algorithms.interface import Batch
@@ -38,8 +39,8 @@ def filled(obs_dim: int, action_dim: int, generator: np.random.Generator) -> Rep
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("algorithm", choices=["ddpg", "td3", "sac"])
-    parser.add_argument("backend", choices=["torch", "jax"])
+    parser.add_argument("algorithm", choices=targets.ALGORITHMS)
+    parser.add_argument("backend", choices=targets.BACKENDS)
     parser.add_argument("--env-id", required=True)
     parser.add_argument("--threads", type=int, required=True)
     options = parser.parse_args()
