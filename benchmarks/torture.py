@@ -111,8 +111,7 @@ class Launcher:
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
-        # What the first optimiser of PyTorch imports takes longer than a run here.
-        modules = ["polyak.training", "polyak.recording", "torch._dynamo", *ALGORITHMS.values()]
+        modules = ["polyak.training", "polyak.recording", *ALGORITHMS.values()]
         self._context.set_forkserver_preload([*modules, "__main__"])
 
     def run(self, options: dict[str, Any], plan: Plan, limit: float | None) -> bool:
