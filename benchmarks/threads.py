@@ -2,9 +2,9 @@
 
     python benchmarks/threads.py [--threads 2] [--rounds 9]
 
-All systems train on Hopper-v5 and take turns (`pacing.py`). Writes results/speed/threads.csv: the
-medians, and the load of the machine. Threads wait for the slowest of them, so what they bring says
-as much about what else the machine does as about the machine.
+All systems train TD3 on Hopper-v5 and take turns (`pacing.py`), first with nothing beside them and
+then beside one process that computes without end: threads wait for the slowest of them. Writes
+results/speed/threads.csv with medians.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import argparse
 import csv
 import itertools
 import os
+import subprocess
+import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,8 +26,30 @@ from pacing import Turns, take_turns
 
 from polyak import runs
 
+ALGORITHM = "td3"
 STARTS, WARM_UP = 500, 200
 """Random steps, and learning steps, before what is measured."""
+
+
+def speeds(threads: int, rounds: int, steps: int, busy: int) -> dict[tuple[str, int], float]:
+    """Steps per second by backend and threads, beside so many processes that compute."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        turns = {}
+        for backend, number in itertools.product(targets.BACKENDS, (1, threads)):
+            worker = systems.polyak_loop(
+                ALGORITHM, backend, targets.TASK,
+                threads=number, learning_starts=STARTS, runs_dir=folder,
+            )  # fmt: skip
+            turns[backend, number] = Turns(stack.enter_context(worker), STARTS + WARM_UP, steps)
+        for _ in range(busy):
+            other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            stack.callback(other.wait)
+            stack.callback(other.kill)
+        reports = take_turns(turns, rounds)
+    return {
+        key: median(steps / report["seconds"] for report in found) for key, found in reports.items()
+    }
 
 
 def main() -> None:
@@ -34,30 +58,19 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--algorithms", nargs="+", default=targets.ALGORITHMS)
     parser.add_argument("--output", type=Path, default=Path("results/speed"))
     options = parser.parse_args()
+    if options.threads < 2:
+        parser.error("--threads must be 2 or more: one is what it is compared with")
     context, rows = runs.context(), []
-    for algorithm in options.algorithms:
+    for busy in (0, 1):
         load = os.getloadavg()[0]
-        with ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            turns = {}
-            for backend, threads in itertools.product(targets.BACKENDS, (1, options.threads)):
-                worker = systems.polyak_loop(
-                    algorithm, backend, targets.TASK,
-                    threads=threads, learning_starts=STARTS, runs_dir=folder,
-                )  # fmt: skip
-                worker = stack.enter_context(worker)
-                turns[backend, threads] = Turns(worker, STARTS + WARM_UP, options.steps)
-            reports = take_turns(turns, options.rounds)
+        found = speeds(options.threads, options.rounds, options.steps, busy)
         for backend in targets.BACKENDS:
-            one, more = (
-                median(options.steps / report["seconds"] for report in reports[backend, threads])
-                for threads in (1, options.threads)
-            )
+            one, more = found[backend, 1], found[backend, options.threads]
             rows.append({
-                "task": targets.TASK, "algorithm": algorithm, "backend": backend,
+                "task": targets.TASK, "algorithm": ALGORITHM, "backend": backend,
+                "busy processes beside": busy,
                 "steps/s with 1 thread": f"{one:.1f}",
                 f"steps/s with {options.threads} threads": f"{more:.1f}",
                 "ratio": f"{more / one:.2f}", "rounds": options.rounds,
