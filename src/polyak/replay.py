@@ -22,6 +22,7 @@ import numpy as np
 
 from polyak import memory
 from polyak.algorithms.interface import Batch, Mirror, Slots
+from polyak.algorithms.mirror import side_by_side
 from polyak.errors import PolyakError
 
 PART = 1 << 14
@@ -116,7 +117,7 @@ class Replay:
         self.rows += 1
         if self._mirror:
             added = Batch(obs, action, reward, next_obs, terminated)
-            self._mirror.write(row.start, _side_by_side(added))
+            self._mirror.write(row.start, side_by_side(added))
 
     def draw(self, generator: np.random.Generator, batch_size: int) -> Batch | Slots:
         """What `sample` gives, or where it lies on the device if there is a mirror.
@@ -230,7 +231,7 @@ class Replay:
             filled = min(rows * n, self._slots)
             for first in range(0, filled, PART):
                 slot = np.arange(first, min(first + PART, filled))
-                self._mirror.write(first, _side_by_side(self._transitions(slot)))
+                self._mirror.write(first, side_by_side(self._transitions(slot)))
 
     def episode(self, env: int, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """The running episode of an environment, which took `length` steps so far.
@@ -276,12 +277,6 @@ class Replay:
         slot = self._free.pop()
         self._aside[slot] = obs
         return slot
-
-
-def _side_by_side(batch: Batch) -> np.ndarray:
-    """(R, 2 O + A + 2) float32: the rows of a mirror."""
-    columns = (field if field.ndim == 2 else field[:, None] for field in batch)
-    return np.concatenate(list(columns), axis=1, dtype=np.float32)
 
 
 def bytes_needed(capacity: int, obs_dim: int, action_dim: int) -> int:

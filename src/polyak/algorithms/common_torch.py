@@ -25,6 +25,7 @@ from polyak.algorithms.common_capture_torch import Captured, fill
 from polyak.algorithms.common_layers_torch import Layers, cut, evaluate
 from polyak.algorithms.initial import Weights, under
 from polyak.algorithms.interface import Batch, Draw, Metrics, Place, Slots, Update
+from polyak.algorithms.mirror import if_it_fits
 from polyak.errors import PolyakError
 
 CAPTURING = frozenset({"cuda"})
@@ -174,9 +175,9 @@ def tensors(batch: Batch, device: torch.device) -> Batch:
 class Mirror:
     """See `interface.Mirror`."""
 
-    def __init__(self, device: torch.device, rows: int, obs_dim: int, action_dim: int) -> None:
-        self._widths = (obs_dim, action_dim, 1, obs_dim, 1)
-        self._table = torch.zeros((rows, sum(self._widths)), device=device)
+    def __init__(self, device: torch.device, rows: int, widths: Sequence[int]) -> None:
+        self._widths = list(widths)
+        self._table = torch.zeros((rows, sum(widths)), device=device)
 
     def write(self, first: int, transitions: np.ndarray) -> None:
         """See `interface.Mirror`."""
@@ -193,15 +194,8 @@ def mirror(device: torch.device, rows: int, obs_dim: int, action_dim: int) -> Mi
     """See `Backend.mirror`."""
     if device.type not in CAPTURING:
         return None
-    needed, free = 4 * rows * (2 * obs_dim + action_dim + 2), free_memory(device)
-    if needed > 0.9 * free:
-        warnings.warn(
-            f"a copy of replay needs {needed / 1e9:.2f} GB on the GPU and {free / 1e9:.2f} GB are "
-            "free: batches come from the host, which is slower",
-            stacklevel=3,
-        )
-        return None
-    return Mirror(device, rows, obs_dim, action_dim)
+    make = functools.partial(Mirror, device)
+    return if_it_fits(make, rows, obs_dim, action_dim, free_memory(device))
 
 
 def free_memory(device: torch.device) -> int:
