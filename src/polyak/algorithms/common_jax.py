@@ -29,6 +29,9 @@ Network = TypeVar("Network")
 GPU = Path("/dev/nvidia0")
 """There where a driver has found a card, whatever JAX makes of it."""
 
+UNROLLED = 4
+"""Updates side by side in a program of many, about; each adds up to a second to its compilation."""
+
 SINGLE = np.float32
 """What everything is computed in."""
 
@@ -221,7 +224,8 @@ def _successive(
     """`update` with each of the draws, after `start` others.
 
     What is due repeats after a while. A loop over such rounds, rather than one update after another
-    in the program, keeps compilation short with many environments.
+    in the program, keeps compilation short with many environments. A few stand side by side in it:
+    on a CPU XLA computes what does not depend on each other at once, but not within a loop.
     """
 
     def some(state: Any, draws: list[Draw], start: int) -> tuple[Any, Metrics]:
@@ -239,7 +243,12 @@ def _successive(
         return some(state, draws, start)
     split = [draws[i : i + size] for i in range(0, rounds * size, size)]
     stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *split)
-    state, found = jax.lax.scan(lambda state, draws: some(state, draws, start), state, stacked)
+    state, found = jax.lax.scan(
+        lambda state, draws: some(state, draws, start),
+        state,
+        stacked,
+        unroll=min(rounds, max(UNROLLED // size, 1)),
+    )
     state, metrics = some(state, draws[rounds * size :], start)
     return state, {name: values[-1] for name, values in found.items()} | metrics
 
