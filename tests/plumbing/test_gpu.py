@@ -9,6 +9,9 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import json
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -399,3 +402,46 @@ def test_a_run_that_falls_back_says_so_once_and_trains(
         "updates start their operations one by one",
     ]
     assert running.weights(run) == running.weights(usual)
+
+
+# The benchmark
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
+
+
+def test_the_benchmark_works_without_a_gpu(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        str(BENCHMARK),
+        "--device",
+        "cpu",
+        "--quick",
+        "--output",
+        str(tmp_path),
+    ]
+    command += ["--backends", "torch", "--algorithms", "td3", "--name", "smoke"]
+    command += ["--task", "InvertedPendulum-v5"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "smoke.json").read_text("utf-8"))
+    assert {check["what"] for check in found["checks"]} == {
+        "device replay, eager, against host batches, eager",
+        "host batches, eager, against the CPU",
+        "device replay, eager, against the CPU",
+        "no memory for replay",
+    }
+    assert all(check["difference"] == 0.0 for check in found["checks"])
+    measured = {row["what"]: min(row["values"]) for row in found["rows"]}
+    assert len(measured) == 5  # updates and steps of both ways, steps of seeds
+    assert min(measured.values()) > 0.0
+    assert "says nothing about a GPU" in (tmp_path / "smoke.md").read_text("utf-8")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_the_benchmark_needs_a_gpu(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCHMARK), "--backends", "torch", "--output", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("no GPU to measure: --device cuda: PyTorch")
+    assert not list(tmp_path.iterdir())

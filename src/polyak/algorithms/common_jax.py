@@ -22,7 +22,7 @@ from polyak.algorithms.interface import Batch, Draw, Metrics, Place, Slots, Upda
 from polyak.algorithms.mirror import if_it_fits
 from polyak.errors import PolyakError
 
-MIRRORING = frozenset({"gpu"})
+MIRRORING = frozenset({"gpu", "cuda"})
 """Kinds of devices that keep a copy of replay."""
 
 Network = TypeVar("Network")
