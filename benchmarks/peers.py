@@ -13,11 +13,13 @@ import importlib
 import warnings
 from typing import Any
 
+import targets
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Training by another library, in blocks.")
     parser.add_argument("library", choices=["sb3", "sbx"])
-    parser.add_argument("algorithm", choices=["ddpg", "td3", "sac"])
+    parser.add_argument("algorithm", choices=targets.ALGORITHMS)
     parser.add_argument("--learning-starts", type=int, required=True, help="steps before learning")
     parser.add_argument("--threads", type=int, required=True)
     options = parser.parse_args()

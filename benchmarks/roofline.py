@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pacing
+import targets
 
 BATCH, HIDDEN = 256, 256
 SECONDS = 0.01
@@ -115,7 +116,7 @@ def flop(algorithm: str, sizes: Sizes) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("algorithm", choices=["ddpg", "td3", "sac"])
+    parser.add_argument("algorithm", choices=targets.ALGORITHMS)
     parser.add_argument("--obs", type=int, required=True, help="length of an observation")
     parser.add_argument("--act", type=int, required=True, help="length of an action")
     parser.add_argument("--threads", type=int, required=True)

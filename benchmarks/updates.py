@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pacing
+import targets
 
 from polyak import algorithms, settings
 from polyak.algorithms.interface import Batch
@@ -45,8 +46,8 @@ def filled(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("algorithm", choices=["ddpg", "td3", "sac"])
-    parser.add_argument("backend", choices=["torch", "jax"])
+    parser.add_argument("algorithm", choices=targets.ALGORITHMS)
+    parser.add_argument("backend", choices=targets.BACKENDS)
     parser.add_argument("--env-id", required=True)
     parser.add_argument("--threads", type=int, required=True)
     options = parser.parse_args()

@@ -97,6 +97,11 @@ def fields(algorithm: str) -> dict[str, dataclasses.Field[Any]]:
     return {field.name: field for field in both}
 
 
+def option_names(algorithm: str) -> set[str]:
+    """Everything that `setup` takes for an algorithm: its settings, and what stands for several."""
+    return {*fields(algorithm), "preset", "learning_rate"}
+
+
 def types(algorithm: str) -> dict[str, Any]:
     """The type of every setting by name."""
     return get_type_hints(Settings) | get_type_hints(CONFIGS[algorithm])

@@ -115,23 +115,29 @@ def test_a_jax_run_repeats_in_another_process(algorithm: str, tmp_path: Path) ->
     assert one == other
 
 
-def test_a_jax_run_loads_no_torch_and_keeps_its_programs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("variable", "within"), [("XDG_CACHE_HOME", "polyak/jax"), ("JAX_COMPILATION_CACHE_DIR", "")]
+)
+def test_a_jax_run_loads_no_torch_and_keeps_its_programs(
+    variable: str, within: str, tmp_path: Path
+) -> None:
     options = SMALL | {"backend": "jax", "runs_dir": str(tmp_path / "runs")}
     code = (
         "import os, sys, polyak\n"
         f"polyak.train('sac', **{options!r})\n"
         "import jax\n"
         "print('torch' in sys.modules, jax.config.jax_enable_x64)\n"
+        "print(jax.config.jax_persistent_cache_min_compile_time_secs)\n"
         "print(os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'])"
     )
     strange = {"JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"}
     variables = {k: v for k, v in os.environ.items() if k not in strange}
-    variables |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "JAX_ENABLE_X64": "1"}
+    variables |= {variable: str(tmp_path / "cache"), "JAX_ENABLE_X64": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=variables
     )
-    assert done.stdout.split() == ["False", "False", "false"]
-    assert list((tmp_path / "cache" / "polyak" / "jax").iterdir())
+    assert done.stdout.split() == ["False", "False", "0.0", "false"]
+    assert list((tmp_path / "cache" / within).iterdir())
 
 
 def test_a_gpu_that_jax_does_not_see_is_told(

@@ -430,5 +430,6 @@ def _keep_programs() -> None:
         except RuntimeError:  # a user without a home, as in some containers
             return
         jax.config.update("jax_compilation_cache_dir", str(cache / "polyak" / "jax"))
-        if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    # By default JAX keeps only what took a second, which none of ours does.
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

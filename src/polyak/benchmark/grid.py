@@ -275,7 +275,7 @@ def _other(grid: Grid, flags: Sequence[str]) -> Experiment:
 
 def _settings_only(algorithm: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options without `resume`, which says how a run begins and not what it is."""
-    known = {*settings.fields(algorithm), "preset", "learning_rate"}
+    known = settings.option_names(algorithm)
     for key in options:
         if key not in known and key != "resume":
             flag = "--" + key.replace("_", "-")

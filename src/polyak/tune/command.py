@@ -155,7 +155,7 @@ def _search(
 
 
 def _fixed(name: str, algorithm: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    known = {*settings.fields(algorithm), "preset", "learning_rate"}
+    known = settings.option_names(algorithm)
     for key in options:
         flag = "--" + key.replace("_", "-")
         if key not in known:
