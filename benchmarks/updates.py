@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import pacing
@@ -24,9 +25,15 @@ from polyak.replay import Replay
 ROWS, DRAWN = 5_000, 16
 
 
-def filled(obs_dim: int, action_dim: int, generator: np.random.Generator) -> Replay:
-    """A replay buffer of random rows, of which one in a hundred ends an episode."""
-    replay, no = Replay(ROWS, 1, obs_dim, action_dim), np.zeros(1, bool)
+def filled(
+    obs_dim: int,
+    action_dim: int,
+    generator: np.random.Generator,
+    capacity: int = ROWS,
+    **mirror: Any,
+) -> Replay:
+    """A replay buffer with random rows, of which one in a hundred ends an episode."""
+    replay, no = Replay(capacity, 1, obs_dim, action_dim, **mirror), np.zeros(1, bool)
     obs = generator.standard_normal((1, obs_dim), dtype=np.float32)
     for _ in range(ROWS):
         action = generator.uniform(-1.0, 1.0, (1, action_dim)).astype(np.float32)

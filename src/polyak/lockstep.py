@@ -178,6 +178,9 @@ class Lane:
         """See `Algorithm.update`; only `learn` calls it."""
         return self._lockstep.algorithm.update
 
+    def mirror(self, device: Any, rows: int, obs_dim: int, action_dim: int) -> None:
+        """None: batches of several runs are stacked on the host."""
+
     def learn(
         self, update: Update, config: Any, state: Lane, draws: Sequence[Draw]
     ) -> tuple[Lane, Metrics]:
@@ -211,7 +214,10 @@ class Picked(NamedTuple):
 
 def _together(draws: Sequence[Draw]) -> Draw:
     """What several runs draw for one update: batch (L, B, ...) and noise (K, L, B, A)."""
-    batch = Batch(*map(np.stack, zip(*(draw.batch for draw in draws), strict=True)))
+    batches = (
+        draw.batch for draw in draws if isinstance(draw.batch, Batch)
+    )  # all: no lane mirrors
+    batch = Batch(*map(np.stack, zip(*batches, strict=True)))
     return Draw(batch, np.stack([draw.noise for draw in draws], axis=1))
 
 

@@ -16,13 +16,17 @@ of 2.86 GB for a million rows) and is exact at terminations, time limits and pas
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from polyak import memory
-from polyak.algorithms.interface import Batch
+from polyak.algorithms.interface import Batch, Mirror, Slots
+from polyak.algorithms.mirror import side_by_side
 from polyak.errors import PolyakError
+
+PART = 1 << 14
+"""Transitions that are copied to a device at a time."""
 
 
 class Replay:
@@ -33,12 +37,21 @@ class Replay:
         num_envs: N environments, stored side by side in one row.
         obs_dim: O.
         action_dim: A.
+        mirror: makes a copy on a device from a number of rows, O and A, which then follows all that
+            is stored here; or says None.
 
     Raises:
         PolyakError: the capacity is smaller than N.
     """
 
-    def __init__(self, capacity: int, num_envs: int, obs_dim: int, action_dim: int) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        num_envs: int,
+        obs_dim: int,
+        action_dim: int,
+        mirror: Callable[[int, int, int], Mirror | None] = lambda *_: None,
+    ) -> None:
         rows = capacity // num_envs
         if rows < 1:
             raise PolyakError(
@@ -64,6 +77,7 @@ class Replay:
         self._last = np.zeros(self._slots, np.int32)
         self._aside = np.zeros((64, obs_dim), np.float32)
         self._free = list(range(len(self._aside)))
+        self._mirror = mirror(self._slots, obs_dim, action_dim)
 
     def add(
         self,
@@ -101,6 +115,18 @@ class Replay:
         self._obs[following_row] = following
         self.size = min(self.size + n, self.capacity)
         self.rows += 1
+        if self._mirror:
+            added = Batch(obs, action, reward, next_obs, terminated)
+            self._mirror.write(row.start, side_by_side(added))
+
+    def draw(self, generator: np.random.Generator, batch_size: int) -> Batch | Slots:
+        """What `sample` gives, or where it lies on the device if there is a mirror.
+
+        Both take the same numbers from the generator.
+        """
+        if self._mirror:
+            return Slots(self._mirror, self._drawn(generator, batch_size).astype(np.int32))
+        return self.sample(generator, batch_size)
 
     def sample(self, generator: np.random.Generator, batch_size: int) -> Batch:
         """Draws transitions uniformly with replacement, in time independent of the capacity.
@@ -110,8 +136,13 @@ class Replay:
         Returns:
             A batch of fresh arrays, B = batch_size.
         """
+        return self._transitions(self._drawn(generator, batch_size))
+
+    def _drawn(self, generator: np.random.Generator, batch_size: int) -> np.ndarray:
         oldest = self._newest - self.size
-        slot = (oldest + generator.integers(0, self.size, batch_size)) % self._slots
+        return (oldest + generator.integers(0, self.size, batch_size)) % self._slots
+
+    def _transitions(self, slot: np.ndarray) -> Batch:
         next_obs = self._obs[(slot + self.num_envs) % self._slots]
         last = self._last[slot]
         ended = np.flatnonzero(last)
@@ -195,6 +226,12 @@ class Replay:
         self.rows, self.size = rows, kept * n
         self._newest = rows * n % self._slots
         self._obs[self._newest : self._newest + n] = obs
+        if self._mirror:
+            # The row that has no action yet may be among them: it is not drawn before it is added.
+            filled = min(rows * n, self._slots)
+            for first in range(0, filled, PART):
+                slot = np.arange(first, min(first + PART, filled))
+                self._mirror.write(first, side_by_side(self._transitions(slot)))
 
     def episode(self, env: int, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """The running episode of an environment, which took `length` steps so far.

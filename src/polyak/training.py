@@ -172,7 +172,8 @@ def _train(
             tracker = stack.enter_context(
                 Tracker(run, total, progress=bar, saved=record, sinks=sinks)
             )
-            replay = Replay(replay_size, settings.num_envs, *dims)
+            mirror = functools.partial(backend.mirror, place.device)
+            replay = Replay(replay_size, settings.num_envs, *dims, mirror)
             review = Review(chosen, module, backend, place.device, judged, run, tracker)
             checkpoints = Checkpoints(
                 folder, settings.checkpoint_interval, total, run=run, backend=backend, envs=envs,
@@ -312,7 +313,7 @@ def loop(
 
         draws = [
             Draw(
-                batch=replay.sample(generator, config.batch_size),
+                batch=replay.draw(generator, config.batch_size),
                 noise=generator.standard_normal(noises, dtype=np.float32),
             )
             for _ in range(min(n, step - config.learning_starts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +18,12 @@ import optax
 from jax import Array
 
 from polyak.algorithms.initial import Weights
-from polyak.algorithms.interface import Batch, Draw, Metrics, Place, Update
+from polyak.algorithms.interface import Batch, Draw, Metrics, Place, Slots, Update
+from polyak.algorithms.mirror import if_it_fits
 from polyak.errors import PolyakError
+
+MIRRORING = frozenset({"gpu", "cuda"})
+"""Kinds of devices that keep a copy of replay."""
 
 Network = TypeVar("Network")
 GPU = Path("/dev/nvidia0")
@@ -133,16 +138,58 @@ def compiled(update: Update) -> Update:
     """
 
     @functools.wraps(update)
-    def call(config: Any, state: Any, batch: Batch, noise: np.ndarray) -> tuple[Any, Metrics]:
+    def call(
+        config: Any, state: Any, batch: Batch | Slots, noise: np.ndarray
+    ) -> tuple[Any, Metrics]:
         return _run(update, config, state, [Draw(batch, noise)])
 
     return call
 
 
+class Mirror:
+    """See `interface.Mirror`; each `write` makes a new table, in the memory of the one before."""
+
+    def __init__(self, device: Any, rows: int, widths: Sequence[int]) -> None:
+        self.widths = tuple(widths)
+        self.table = jnp.zeros((rows, sum(widths)), SINGLE, device=device)
+        self.table.block_until_ready()  # where memory is short, it is said here
+
+    def write(self, first: int, transitions: np.ndarray) -> None:
+        """See `interface.Mirror`."""
+        self.table = _written(self.table, transitions, first)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _written(table: Array, transitions: Array, first: Array) -> Array:
+    return jax.lax.dynamic_update_slice_in_dim(table, transitions, first, axis=0)
+
+
+def _pick(table: Array, widths: Sequence[int], slots: Array) -> Batch:
+    """The rows of a table in these slots, (B,)."""
+    ends = list(itertools.accumulate(widths))[:-1]
+    obs, action, reward, next_obs, terminated = jnp.split(table[slots], ends, axis=1)
+    return Batch(obs, action, reward[:, 0], next_obs, terminated[:, 0])
+
+
+def mirror(device: Any, rows: int, obs_dim: int, action_dim: int) -> Mirror | None:
+    """See `Backend.mirror`."""
+    if device.platform not in MIRRORING:
+        return None
+    make = functools.partial(Mirror, device)
+    return if_it_fits(make, rows, obs_dim, action_dim, free_memory(device))
+
+
+def free_memory(device: Any) -> int | None:
+    """Bytes that JAX may still take on a device; None where it does not know."""
+    known = device.memory_stats() or {}
+    return known["bytes_limit"] - known["bytes_in_use"] if "bytes_limit" in known else None
+
+
 def learn(update: Update, config: Any, state: Any, draws: Sequence[Draw]) -> tuple[Any, Metrics]:
-    """See `Backend.learn`; several updates are one program."""
+    """See `Backend.learn`; several updates are one program, as is picking their batches."""
     if len(draws) == 1:
-        return update(config, state, *draws[0])
+        batch: Any = draws[0].batch
+        return update(config, state, batch, draws[0].noise)
     return _run(inspect.unwrap(update), config, state, draws)
 
 
@@ -160,8 +207,14 @@ def _run(update: Update, config: Any, state: Any, draws: Sequence[Draw]) -> tupl
     counts = range(done + 1, done + 1 + len(draws))
     due = tuple(count % delay == 0 for count in counts for delay in config.delays)
     start = _same.setdefault((config.delays, due), done)
-    program = _one if draws[0].batch.reward.ndim == 1 else _stacked
-    learned, metrics = program(update, config, start, state._replace(updates=None), list(draws))
+    batch, learned = draws[0].batch, state._replace(updates=None)
+    if isinstance(batch, Slots):
+        table, widths = batch.mirror.table, batch.mirror.widths
+        drawn = [(draw.batch.slots, draw.noise) for draw in draws if isinstance(draw.batch, Slots)]
+        learned, metrics = _one_picking(update, config, start, widths, learned, table, drawn)
+    else:
+        program = _one if batch.reward.ndim == 1 else _stacked
+        learned, metrics = program(update, config, start, learned, list(draws))
     return learned._replace(updates=done + len(draws)), metrics
 
 
@@ -178,6 +231,7 @@ def _successive(
     def some(state: Any, draws: list[Draw], start: int) -> tuple[Any, Metrics]:
         metrics: Metrics = {}
         state = state._replace(updates=start)
+        batch: Any
         for batch, noise in draws:
             state, new = update(config, state, batch, noise)
             metrics |= new
@@ -206,6 +260,21 @@ def _successive_stacked(
     axes = [Draw(Batch(*[0] * len(Batch._fields)), 1)] * len(draws)  # type: ignore[arg-type]
     function = functools.partial(_successive, update, config, start)
     return jax.vmap(function, in_axes=(0, axes))(state, draws)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=4)
+def _one_picking(
+    update: Update,
+    config: Any,
+    start: int,
+    widths: Sequence[int],
+    state: Any,
+    table: Array,
+    draws: list[tuple[Array, Array]],
+) -> tuple[Any, Metrics]:
+    """The same for one run, with batches that lie in these slots of a table."""
+    picked = [Draw(_pick(table, widths, slots), noise) for slots, noise in draws]  # type: ignore[arg-type]
+    return _successive(update, config, start, state, picked)
 
 
 _one, _stacked = (

@@ -1,6 +1,7 @@
 """What the PyTorch algorithms share: network, gradient step, moving average, device.
 
-The arithmetic of a network's layers is in `common_layers_torch.py`.
+The arithmetic of a network's layers is in `common_layers_torch.py`, CUDA graphs are in
+`common_capture_torch.py`.
 """
 
 from __future__ import annotations
@@ -10,18 +11,25 @@ import copy
 import ctypes
 import functools
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+from polyak.algorithms.common_capture_torch import Captured, fill
 from polyak.algorithms.common_layers_torch import Layers, cut, evaluate
 from polyak.algorithms.initial import Weights, under
-from polyak.algorithms.interface import Batch, Draw, Metrics, Place, Update
+from polyak.algorithms.interface import Batch, Draw, Metrics, Place, Slots, Update
+from polyak.algorithms.mirror import if_it_fits
 from polyak.errors import PolyakError
+
+CAPTURING = frozenset({"cuda"})
+"""Kinds of devices that keep a copy of replay and replay captured updates."""
 
 
 class MLP:
@@ -154,18 +162,121 @@ def polyak_average(target: MLP, network: MLP, tau: float) -> None:
     target.flat.detach().lerp_(network.flat.detach(), tau)
 
 
+def tensor(array: np.ndarray | Tensor, device: torch.device) -> Tensor:
+    """The array on the device, as it is if it lies there; on a CPU without a copy."""
+    return array if isinstance(array, Tensor) else torch.from_numpy(array).to(device)
+
+
 def tensors(batch: Batch, device: torch.device) -> Batch:
-    """The batch on the device; on a CPU without a copy."""
-    return Batch(*(torch.from_numpy(array).to(device) for array in batch))
+    """The batch on the device."""
+    return Batch(*(tensor(array, device) for array in batch))
+
+
+class Mirror:
+    """See `interface.Mirror`."""
+
+    def __init__(self, device: torch.device, rows: int, widths: Sequence[int]) -> None:
+        self._widths = list(widths)
+        self._table = torch.zeros((rows, sum(widths)), device=device)
+
+    def write(self, first: int, transitions: np.ndarray) -> None:
+        """See `interface.Mirror`."""
+        fill(self._table[first : first + len(transitions)], transitions)
+
+    def pick(self, slots: Tensor) -> Batch:
+        """The rows in these slots, (B,)."""
+        columns = self._table.index_select(0, slots).split(self._widths, dim=-1)
+        obs, action, reward, next_obs, terminated = columns
+        return Batch(obs, action, reward.squeeze(-1), next_obs, terminated.squeeze(-1))
+
+
+def mirror(device: torch.device, rows: int, obs_dim: int, action_dim: int) -> Mirror | None:
+    """See `Backend.mirror`."""
+    if device.type not in CAPTURING:
+        return None
+    make = functools.partial(Mirror, device)
+    return if_it_fits(make, rows, obs_dim, action_dim, free_memory(device))
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free on a GPU."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free
 
 
 def learn(update: Update, config: Any, state: Any, draws: Sequence[Draw]) -> tuple[Any, Metrics]:
-    """See `Backend.learn`."""
+    """See `Backend.learn`; on a GPU an update is one CUDA graph."""
+    capturing = state.device.type in CAPTURING
     metrics: Metrics = {}
-    for batch, noise in draws:
-        state, new = update(config, state, batch, noise)
+    for draw in draws:
+        new = _replayed(update, config, state, draw) if capturing else None
+        if new is None:
+            state, new = update(config, state, _picked(draw.batch, state.device), draw.noise)
         metrics |= new
     return state, metrics
+
+
+_graphs: WeakKeyDictionary[MLP, dict[Any, Captured] | None] = WeakKeyDictionary()
+"""By the actor of a state its updates as graphs; None where they cannot be captured."""
+
+
+def _replayed(update: Update, config: Any, state: Any, draw: Draw) -> Metrics | None:
+    """One update as a CUDA graph, of which there is one for each of the ways in which its parts can
+    be due; None, and nothing done, where it cannot be captured.
+    """
+    graphs = _graphs.setdefault(state.actor, {})
+    if graphs is None:
+        return None
+    done, arrays = state.updates, _arrays(draw)
+    source = draw.batch.mirror if isinstance(draw.batch, Slots) else None
+    due = tuple((done + 1) % delay == 0 for delay in config.delays)
+    key = (update, config, source, due, *(array.shape for array in arrays))
+    if key not in graphs:
+        inputs = [torch.from_numpy(array).to(state.device, copy=True) for array in arrays]
+
+        def work() -> Metrics:
+            state.updates = done  # decides what is due
+            batch = source.pick(inputs[0]) if source else Batch(*inputs[:-1])
+            return update(config, state, batch, inputs[-1])[1]
+
+        try:
+            graphs[key] = Captured(work, inputs, _learned(state))
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            warnings.warn(
+                f"updates start their operations one by one, which is slower: {reason}",
+                stacklevel=4,
+            )
+            _graphs[state.actor] = None
+            return None
+        finally:
+            state.updates = done
+    state.updates = done + 1  # a graph runs no Python
+    return graphs[key](arrays)
+
+
+def _arrays(draw: Draw) -> list[np.ndarray]:
+    """What a graph is given: slots or the arrays of a batch, and noise."""
+    batch = [draw.batch.slots] if isinstance(draw.batch, Slots) else draw.batch
+    return [*batch, draw.noise]
+
+
+def _picked(batch: Batch | Slots, device: torch.device) -> Batch:
+    if isinstance(batch, Slots):
+        picked: Batch = batch.mirror.pick(tensor(batch.slots, device))
+        return picked
+    return batch
+
+
+def _learned(state: Any) -> list[Tensor]:
+    """All tensors that an update may change."""
+    found = []
+    for part in vars(state).values():
+        if isinstance(part, MLP | Scalar):
+            found.append(part.flat.detach())
+        elif isinstance(part, Adam):
+            found += [*part.moments.values(), part.steps]
+    return found
 
 
 def prepare(device: str, deterministic: bool, threads: int) -> Place:

@@ -25,10 +25,32 @@ class Batch(NamedTuple):
     """(B,) 1.0 where the task ended, else 0.0; a time limit is no end"""
 
 
+class Mirror(Protocol):
+    """The transitions of a replay buffer in the memory of a device, as rows of one table.
+
+    A row holds the fields of `Batch` side by side: 2 O + A + 2 numbers.
+    """
+
+    def write(self, first: int, transitions: np.ndarray) -> None:
+        """Copies transitions (R, 2 O + A + 2), float32, into the rows from `first` on.
+
+        The caller does not change the array afterwards: the device may still be reading it.
+        """
+
+
+class Slots(NamedTuple):
+    """A batch that the device picks from its own memory; to be used before the next `write`."""
+
+    mirror: Any
+    """The backend's own `Mirror`"""
+    slots: np.ndarray
+    """(B,) int32, rows of the mirror"""
+
+
 class Draw(NamedTuple):
     """What one update is made from."""
 
-    batch: Batch
+    batch: Batch | Slots
     noise: np.ndarray
     """(K, B, A) standard normal, K = `config.noises_per_update`"""
 
@@ -108,6 +130,12 @@ class Backend(Protocol):
         """The algorithm's `update` with each of the draws, one after another.
 
         Returns the state after the last, and of each metric the last value.
+        """
+
+    def mirror(self, device: Any, rows: int, obs_dim: int, action_dim: int) -> Mirror | None:
+        """A table of `rows` transitions on the device; None where batches come from the host.
+
+        That is so on a CPU, and, with a warning, where the device has not enough memory.
         """
 
     def export(self, state: Any) -> Weights:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from polyak.algorithms import initial
-from polyak.algorithms.common_torch import MLP, Adam, Scalar, polyak_average, tensors
+from polyak.algorithms.common_torch import MLP, Adam, Scalar, polyak_average, tensor, tensors
 from polyak.algorithms.configs import SACConfig
 from polyak.algorithms.interface import Batch
 
@@ -187,7 +187,7 @@ def update(
     often as the critics.
     """
     batch = tensors(batch, state.device)
-    draws = torch.from_numpy(noise).to(state.device)
+    draws = tensor(noise, state.device)
     metrics = critic_step(config, state, batch, draws[0])
     state.updates += 1
     if state.updates % config.policy_frequency == 0:

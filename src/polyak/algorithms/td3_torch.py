@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from polyak.algorithms import initial
-from polyak.algorithms.common_torch import MLP, Adam, polyak_average, tensors
+from polyak.algorithms.common_torch import MLP, Adam, polyak_average, tensor, tensors
 from polyak.algorithms.configs import TD3Config
 from polyak.algorithms.interface import Batch
 
@@ -141,7 +141,7 @@ def update(
     `noise` (1, B, A), standard normal, smooths the target policy.
     """
     batch = tensors(batch, state.device)
-    smoothing = torch.from_numpy(noise[0]).to(state.device)
+    smoothing = tensor(noise[0], state.device)
     metrics = critic_step(config, state, batch, smoothing)
     state.updates += 1
     if state.updates % config.policy_frequency == 0:
