@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, cast
 from unittest import mock
 
 import numpy as np
+import targets
 from speed_results import NAMES, Row, Rows, quotient, shown, table
 from updates import filled
 
@@ -123,8 +124,9 @@ def main() -> None:
 def parsed() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    names = ["ddpg", "td3", "sac"]
-    parser.add_argument("--algorithms", nargs="+", choices=names, default=names)
+    parser.add_argument(
+        "--algorithms", nargs="+", choices=targets.ALGORITHMS, default=targets.ALGORITHMS
+    )
     parser.add_argument("--backends", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--task", default="Hopper-v5")
     parser.add_argument("--updates", type=int, default=100, help="that are compared")
