@@ -25,7 +25,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Space
 
-from polyak import pusher
+from polyak import pusher, stopping
 from polyak.errors import PolyakError
 from polyak.replay import Replay
 
@@ -225,7 +225,11 @@ class Environments:
     """
 
     def __init__(self, env_id: str, seeds: Sequence[int], first: Environment | None = None) -> None:
-        self._envs = [first or Environment(env_id), *(Environment(env_id) for _ in seeds[1:])]
+        self._envs = [first or Environment(env_id)]
+        for _ in seeds[1:]:
+            if stopping.asked():  # a thousand take half a minute
+                raise KeyboardInterrupt
+            self._envs.append(Environment(env_id))
         self._seeds = list(seeds)
         self.spec = self._envs[0].spec
         self.steps = 0
@@ -396,6 +400,8 @@ def _registered_name(env_id: str) -> str:
     """The registered id behind `env_id`, or a PolyakError that says what to use instead."""
     pusher.register()
     module, _, name = env_id.rpartition(":")
+    if not name:
+        raise PolyakError(f"environment {env_id!r} has no name: give one such as Hopper-v5")
     if module:
         with contextlib.suppress(OSError):  # a working folder that is gone
             if (folder := str(Path.cwd())) not in sys.path:  # a file there will do

@@ -147,8 +147,8 @@ def find(paths: Sequence[Path]) -> list[Run]:
 def _is_ours(file: Path) -> bool:
     try:
         return read_json(file).keys() >= OURS
-    except PolyakError:  # not even an object
-        return False
+    except PolyakError:  # damaged if its neighbours are ours; whoever reads it then says so
+        return all((file.parent / name).is_file() for name in ("status.json", "metrics.jsonl"))
 
 
 def create(setup: Setup, device: str) -> Run:

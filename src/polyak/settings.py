@@ -19,6 +19,9 @@ from polyak.errors import PolyakError
 LARGEST = 10**12
 """No count of anything in a run is larger."""
 
+MOST_SEEDS = 10_000
+"""Runs of a kind at once: far more than any machine's memory holds."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -280,6 +283,7 @@ def _check(settings: Settings, config: Config) -> None:
         need(values.get(key, 0) >= 0, key, "0 or more")
     need(settings.seed < 2**63, "seed", f"below {2**63}")
     need(settings.threads <= 256, "threads", "at most 256")
+    need(settings.num_envs <= 1000, "num_envs", "at most 1000: they are stepped one by one")
     need(config.policy_frequency <= 1000, "policy_frequency", "at most 1000")
     for key in ("actor_lr", "critic_lr"):
         need(values[key] > 0, key, "above 0")

@@ -41,6 +41,21 @@ class Sink(Protocol):
         """The run is over."""
 
 
+def check_rows(path: Path, size: int) -> None:
+    """Looks whether the first `size` bytes of a record are still there and end with a row.
+
+    Raises:
+        PolyakError: they are not.
+    """
+    with path.open("rb") as file:
+        file.seek(max(size - 1, 0))
+        if size and file.read(1) != b"\n":
+            raise PolyakError(
+                f"{path} has lost rows, or was changed, since the checkpoint was written: this run "
+                "cannot go on; its saved agents can still be used"
+            )
+
+
 class Tracker:
     """Writes a run's metrics; use it as a context manager.
 
@@ -56,7 +71,7 @@ class Tracker:
         sinks: where else the rows go.
 
     Raises:
-        PolyakError: the file cannot be written, or has lost rows since the snapshot.
+        PolyakError: the file cannot be written; see also `check_rows`.
     """
 
     def __init__(
@@ -70,8 +85,7 @@ class Tracker:
     ) -> None:
         saved = saved or {}
         path, keep = run.path / "metrics.jsonl", saved.get("rows", 0)
-        if keep and path.stat().st_size < keep:
-            raise PolyakError(f"{path} has lost rows since the checkpoint was written")
+        check_rows(path, keep)
         self._run = run
         self._sinks = list(sinks)
         self._file: TextIO = path.open("a", encoding="utf-8")

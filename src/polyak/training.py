@@ -21,11 +21,8 @@ from polyak.replay import Replay, check_memory
 from polyak.resume import AUTO, choose
 from polyak.review import Review
 from polyak.runs import Run
-from polyak.settings import Settings, Setup, setup
-from polyak.tracking import Sink, Tracker, say
-
-MOST_SEEDS = 10_000
-"""Runs in one process: far more than any machine's memory holds."""
+from polyak.settings import MOST_SEEDS, Settings, Setup, setup
+from polyak.tracking import Sink, Tracker, check_rows, say
 
 FILMS = 10
 """Training episodes that `capture_video` films, about."""
@@ -214,6 +211,8 @@ def _open(chosen: Setup, run: Run | None, device: str, stack: ExitStack) -> tupl
     saved = folder.find()
     if saved is None and run.status["state"] == "finished":
         raise PolyakError(f"{run.path} is finished and kept no checkpoint: it cannot go on")
+    if saved:  # before anything is changed
+        check_rows(run.path / "metrics.jsonl", saved.content["tracker"]["rows"])
     runs.reopen(run, chosen, device, saved.step if saved else 0)
     return run, folder
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -162,3 +164,13 @@ def test_help_needs_no_heavy_library(tmp_path: Path) -> None:
         "    except SystemExit: pass"
     )
     assert loaded(code, tmp_path) == set()
+
+
+def test_libraries_have_lower_bounds_and_no_pins() -> None:
+    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    needed = [*project["dependencies"], *(word for extra in extras.values() for word in extra)]
+    others = [word for word in needed if not word.startswith("polyak[")]
+    assert others
+    for word in others:
+        assert re.fullmatch(r"[\w\[\]-]+>=[\d.]+(,<\d+)?( *;.*)?", word), word

@@ -16,7 +16,7 @@ import pytest
 from polyak.benchmark import grid, local
 from polyak.benchmark.grid import Grid, Job
 from polyak.benchmark.progress import Progress
-from polyak.benchmark.status import Index
+from polyak.benchmark.status import Index, done_mark
 from polyak.cli.train_flags import train_options
 from polyak.runs import Run
 from tests import toys
@@ -213,7 +213,9 @@ def test_a_killed_run_is_made_again(tmp_path: Path) -> None:
     assert [weights(run) for run in finished] == [weights(killed)]
 
 
-def test_a_lock_outlives_the_benchmark_and_not_the_run(here: Path, worker: list[str]) -> None:
+def test_a_lock_outlives_the_benchmark_and_not_the_run(
+    here: Path, worker: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (experiment,) = grid.expand(
         Grid(env_ids=("waits",), command=worker[1], num_seeds=1), train_options, (), ()
     )
@@ -224,6 +226,13 @@ def test_a_lock_outlives_the_benchmark_and_not_the_run(here: Path, worker: list[
     wait_for(lambda: notes(here))
     assert local.alive(one)
     assert local.lock(one) is None
+    unlock = process._unlock
+
+    def marked() -> None:  # or another benchmark would take the lock and run it again
+        assert done_mark(one).is_file()
+        unlock()
+
+    monkeypatch.setattr(process, "_unlock", marked)
     (here / "go").touch()
     wait_for(lambda: process.poll() is local.Outcome.DONE)
     assert not local.alive(one)

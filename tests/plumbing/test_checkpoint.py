@@ -514,11 +514,15 @@ def test_a_run_goes_on_from_the_checkpoint_before(
     assert torture.digest(polyak.train(resume=run.path, trust_env=True)) == undisturbed()
 
 
-def test_a_record_that_lost_rows_is_not_continued(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["lost", "changed"])
+def test_a_record_that_lost_rows_is_not_continued(tmp_path: Path, how: str) -> None:
     run = train(tmp_path, **OPTIONS)
-    (run.path / "metrics.jsonl").write_text("")
-    with pytest.raises(PolyakError, match="lost rows"):
+    path = run.path / "metrics.jsonl"
+    path.write_text("" if how == "lost" else '{"step": 0}\n' + path.read_text())
+    before = run.config, run.status
+    with pytest.raises(PolyakError, match="lost rows, or was changed"):
         polyak.train(resume=run.path, trust_env=True, total_timesteps=90)
+    assert (run.config, run.status) == before  # it is as finished as it was
 
 
 # Files from elsewhere

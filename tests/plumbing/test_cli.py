@@ -117,6 +117,8 @@ def parsed(algorithm: str, *arguments: object) -> dict[str, Any]:
         ("train ddpg --device tpu", "--device must be auto, cpu or cuda"),
         ("train ddpg --backend numpy", "no ddpg in numpy"),
         ("train ddpg --env-id Hoper-v5", "did you mean Hopper-v5"),
+        ("train ddpg --env-id=", "environment '' has no name"),
+        ("train ddpg --env-id toys:", "environment 'toys:' has no name"),
         ("train ddpg --env-id Pusher-v4", "use polyak/Pusher-v4"),
         ("train ddpg --env-id CartPole-v1", "continuous-control task"),
         ("train ddpg --env-id nowhere_at_all:X-v0", "module 'nowhere_at_all'"),

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from polyak import environments
+from polyak import environments, stopping
 from polyak.environments import Environment, Environments, Episode, scale_action, seeds_for
 from polyak.errors import PolyakError
 from tests import toys
@@ -249,6 +249,15 @@ class Staggered(toys.Counter):
 gymnasium.register("toys/Staggered-v0", entry_point=Staggered, kwargs={"apart": True})
 
 
+def test_many_environments_are_not_built_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+    monkeypatch.setattr(environments, "Environment", built.append)
+    monkeypatch.setattr(stopping, "asked", lambda: len(built) == 3)
+    with pytest.raises(KeyboardInterrupt):
+        Environments("toys/Twin-v0", range(9))
+    assert len(built) == 3
+
+
 @pytest.mark.parametrize("seeds", [[2], [1], [0], [1, 2, 3], [2, 6, 10], [0, 4, 3]])
 def test_last_observations_and_episode_rows_are_exact(seeds: list[int]) -> None:
     envs = Environments("toys/Staggered-v0", seeds)
@@ -413,7 +422,7 @@ def test_ids_that_are_not_there_get_suggestions_that_work(asked: str, suggested:
 
 def test_an_id_without_neighbours_asks_for_its_package() -> None:
     assert refused("Xyzzy/Plugh-v0") == "no environment 'Xyzzy/Plugh-v0'; is its package installed?"
-    assert "no environment ''" in refused("")
+    assert "environment '' has no name" in refused("")
 
 
 # `module:Env-v0`

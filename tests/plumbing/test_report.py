@@ -454,6 +454,28 @@ def test_a_damaged_file_is_named(
     assert re.search(reason, answer.line)
 
 
+def test_a_finished_run_that_lost_its_last_rows_gives_no_number(copied: Run, here: Path) -> None:
+    path = copied.path / "metrics.jsonl"
+    rows = path.read_bytes().splitlines(keepends=True)
+    early = [row for row in rows if json.loads(row)["step"] < copied.status["step"]]
+    assert early
+    for kept in (b"".join(early), b"".join(early) + rows[-1][:-1]):  # by rows, or within the last
+        path.write_bytes(kept)
+        answer = polyak_cli("report", copied.path)
+        assert answer.code == 2
+        assert "metrics.jsonl ends at step" in answer.line
+
+
+def test_a_run_with_a_damaged_configuration_is_not_left_out(
+    trained: dict[str, Run], copied: Run, here: Path
+) -> None:
+    path = copied.path / "config.json"
+    path.write_text(path.read_text()[:100])
+    for command in ("report", "runs"):
+        answer = polyak_cli(command, trained["td3"].path, copied.path)
+        assert (answer.code, "config.json is not valid JSON" in answer.line) == (2, True)
+
+
 def test_configurations_of_other_programs_are_no_runs(
     trained: dict[str, Run], here: Path, drawn: list[Any]
 ) -> None:
@@ -470,6 +492,7 @@ def test_configurations_of_other_programs_are_no_runs(
 def test_a_run_without_a_single_row(here: Path, tmp_path: Path, rendered: None) -> None:
     run = train(tmp_path, env_id=toys.register("Const", length=99), total_timesteps=21)
     (run.path / "metrics.jsonl").write_text("")
+    run.write_status("running", 0)
     report(run.path)
     assert is_picture(here / "report" / "learning_curve.png")
 

@@ -194,7 +194,8 @@ def learn(update: Update, config: Any, state: Any, draws: Sequence[Draw]) -> tup
 
 
 _same: dict[tuple[Any, ...], int] = {}
-"""By which parts of some updates are due, a number of updates made before that had the same due."""
+"""By the delays and by what is due in some updates: how many updates there were before the first
+such ones. Equal ones share a program, which is made for that number."""
 
 
 def _run(update: Update, config: Any, state: Any, draws: Sequence[Draw]) -> tuple[Any, Metrics]:
@@ -223,7 +224,8 @@ def _successive(
 ) -> tuple[Any, Metrics]:
     """`update` with each of the draws, after `start` others.
 
-    What is due repeats after a while. A loop over such rounds, rather than one update after another
+    What is due repeats after as many updates as the delays' least common multiple. A loop over such
+    rounds, which are all alike and so all begin at `start`, rather than one update after another
     in the program, keeps compilation short with many environments. A few stand side by side in it:
     on a CPU XLA computes what does not depend on each other at once, but not within a loop.
     """
@@ -257,6 +259,7 @@ def _successive_stacked(
     update: Update, config: Any, start: int, state: Any, draws: list[Draw]
 ) -> tuple[Any, Metrics]:
     """The same for several runs, side by side: states, batches and metrics (L, ...)."""
+    # Noise is (K, L, B, A).
     axes = [Draw(Batch(*[0] * len(Batch._fields)), 1)] * len(draws)  # type: ignore[arg-type]
     function = functools.partial(_successive, update, config, start)
     return jax.vmap(function, in_axes=(0, axes))(state, draws)

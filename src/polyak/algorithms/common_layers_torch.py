@@ -59,6 +59,7 @@ class Layers(torch.autograd.Function):
         """Keeps what goes into each layer for `backward`."""
         *activations, output = evaluate(parameters, inputs)
         ctx.save_for_backward(*activations)
+        # Not saved, so not checked for changes: a loss is differentiated before Adam takes a step.
         ctx.parameters, ctx.gradients = parameters, gradients
         ctx.widths = [x.shape[-1] for x in inputs]
         ctx.shared = inputs[0].dim() < output.dim()

@@ -19,7 +19,7 @@ from typing import Any
 from polyak import algorithms, settings
 from polyak.errors import PolyakError
 from polyak.resume import AUTO
-from polyak.settings import Setup
+from polyak.settings import MOST_SEEDS, Setup
 
 TrainOptions = Callable[[str, Sequence[str]], dict[str, Any]]
 """Reads the flags of `polyak train ALGORITHM`: options by name, or a `PolyakError`."""
@@ -137,12 +137,12 @@ def read(path: Path, variant: str | None = None) -> Grid:
     except ValueError as error:  # of the text or of TOML
         raise PolyakError(f"the grid {path} is not valid TOML: {error}") from error
     variants = values.pop("variants", {})
+    if not isinstance(variants, dict) or not all(isinstance(v, dict) for v in variants.values()):
+        raise PolyakError(f"variants in {path} must be tables: [variants.NAME]")
     if variant is not None:
-        if not isinstance(variants, dict) or not isinstance(variants.get(variant), dict):
-            known = ", ".join(variants) if isinstance(variants, dict) else ""
-            raise PolyakError(
-                f"the grid {path} has no variant {variant!r}: {known or 'it has none'}"
-            )
+        if variant not in variants:
+            known = ", ".join(variants) or "it has none"
+            raise PolyakError(f"the grid {path} has no variant {variant!r}: {known}")
         values |= variants[variant]
     return override(Grid(), values, where=f" in {path}")
 
@@ -179,14 +179,16 @@ def expand(
         PolyakError: the grid is empty, or one of its runs could not begin.
     """
     if not grid.env_ids or not (grid.algorithms or grid.command):
-        raise PolyakError("say what to run: a grid file, or --env-ids and --algorithms")
+        missing = "algorithms" if grid.env_ids else "env_ids"
+        flag = missing.replace("_", "-")
+        raise PolyakError(f"say what to run: --{flag}, or {missing} in a grid file")
     if grid.algorithms and grid.command:
         raise PolyakError("--command is run instead of --algorithms: give one of them")
     for name, values in (("env_ids", grid.env_ids), ("algorithms", grid.algorithms)):
         if twice := {value for value in values if values.count(value) > 1}:
             raise PolyakError(f"{min(twice)} stands twice in --{name.replace('_', '-')}")
-    if grid.num_seeds < 1 or grid.start_seed < 0:
-        raise PolyakError("--num-seeds must be at least 1, and --start-seed 0 or more")
+    if not 1 <= grid.num_seeds <= MOST_SEEDS or grid.start_seed < 0:
+        raise PolyakError(f"--num-seeds must be 1 to {MOST_SEEDS}, and --start-seed 0 or more")
     if grid.command:
         return [_other(grid, flags)]
     given = (*defaults, *_as_flags(grid.settings), *flags)

@@ -57,10 +57,10 @@ class Process:
             self._start(self._lock)
         if self._child is None or self._child.poll() is None:
             return None
-        self._unlock()
         self.code = self._child.returncode
         if self.code == 0 and self.job.setup is None:
-            done_mark(self.job).touch()
+            done_mark(self.job).touch()  # before another benchmark can look for it
+        self._unlock()
         return Outcome.FAILED if self.code else Outcome.DONE
 
     def signal(self, number: int) -> None:

@@ -196,7 +196,7 @@ def read(run: Run) -> Record:
     runs a matter of seconds.
 
     Raises:
-        PolyakError: a file is damaged.
+        PolyakError: a file is damaged, or a finished run's last rows are missing.
     """
     path = run.path / "metrics.jsonl"
     try:
@@ -206,7 +206,8 @@ def read(run: Run) -> Record:
         name = f'"{SPEED}"'.encode()
         speed = next((line for line in reversed(lines) if name in line), None)
         sps = float(json.loads(speed)[SPEED]) if speed else None
-        seconds = float(json.loads(lines[-1])["time"]) if lines else 0.0
+        last = json.loads(lines[-1]) if lines else {"time": 0.0, "step": 0}
+        seconds, reached = float(last["time"]), int(last["step"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise PolyakError(f"{path} cannot be read: {error!r}") from error
     status = run.status
@@ -215,6 +216,8 @@ def read(run: Run) -> Record:
     except (ValueError, TypeError, OverflowError) as error:
         raise PolyakError(f"{run.path / 'status.json'} cannot be read: {error!r}") from error
     state, step = status["state"], status["step"]
+    if state == "finished" and reached < step:
+        raise PolyakError(f"{path} ends at step {reached} of {step}: it has lost rows")
     return Record(run, run.config, state, step, written, series, sps, seconds)
 
 
