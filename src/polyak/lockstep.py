@@ -214,9 +214,8 @@ class Picked(NamedTuple):
 
 def _together(draws: Sequence[Draw]) -> Draw:
     """What several runs draw for one update: batch (L, B, ...) and noise (K, L, B, A)."""
-    batches = (
-        draw.batch for draw in draws if isinstance(draw.batch, Batch)
-    )  # all: no lane mirrors
+    # All are batches, since no lane mirrors.
+    batches = (draw.batch for draw in draws if isinstance(draw.batch, Batch))
     batch = Batch(*map(np.stack, zip(*batches, strict=True)))
     return Draw(batch, np.stack([draw.noise for draw in draws], axis=1))
 

@@ -47,13 +47,16 @@ def check_rows(path: Path, size: int) -> None:
     Raises:
         PolyakError: they are not.
     """
+    if not size:
+        return
     with path.open("rb") as file:
-        file.seek(max(size - 1, 0))
-        if size and file.read(1) != b"\n":
-            raise PolyakError(
-                f"{path} has lost rows, or was changed, since the checkpoint was written: this run "
-                "cannot go on; its saved agents can still be used"
-            )
+        file.seek(size - 1)
+        whole = file.read(1) == b"\n"
+    if not whole:
+        raise PolyakError(
+            f"{path} has lost rows, or was changed, since the checkpoint was written: this run "
+            "cannot go on; its saved agents can still be used"
+        )
 
 
 class Tracker:

@@ -212,7 +212,7 @@ def _open(chosen: Setup, run: Run | None, device: str, stack: ExitStack) -> tupl
     if saved is None and run.status["state"] == "finished":
         raise PolyakError(f"{run.path} is finished and kept no checkpoint: it cannot go on")
     if saved:  # before anything is changed
-        check_rows(run.path / "metrics.jsonl", saved.content["tracker"]["rows"])
+        check_rows(run.path / "metrics.jsonl", saved.content["tracker"].get("rows", 0))
     runs.reopen(run, chosen, device, saved.step if saved else 0)
     return run, folder
 
