@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 import polyak
-from polyak import cli
+from polyak import cli, stopping
 from polyak.runs import Run
 from tests import toys
 
@@ -33,6 +36,17 @@ SMALL: dict[str, Any] = {
 def train(folder: Path, algorithm: str = "ddpg", /, **options: Any) -> Run:
     """A small run in a folder."""
     return polyak.train(algorithm, runs_dir=str(folder), **(SMALL | options))
+
+
+def stopped(folder: Path, rounds: int, algorithm: str = "ddpg", /, **options: Any) -> Path:
+    """The folder of a small run that was asked to stop after so many rounds."""
+    calls = itertools.chain([False] * rounds, itertools.repeat(True, 9))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stopping, "asked", lambda: next(calls))
+        with pytest.raises(stopping.Stopped):
+            train(folder, algorithm, **options)
+    (path,) = (path.parent for path in folder.glob("*/status.json"))
+    return path
 
 
 def flags(**options: Any) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import polyak
-from polyak import PolyakError, algorithms, stopping
+from polyak import PolyakError, algorithms
 from polyak.algorithms import common_jax
 from polyak.algorithms.configs import CONFIGS
 from tests.plumbing import running
@@ -46,15 +46,10 @@ def test_an_agent_of_one_backend_plays_in_the_other(
 @every_algorithm
 @both_ways
 def test_a_run_of_one_backend_goes_on_in_the_other(
-    algorithm: str, one: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: str, one: str, other: str, tmp_path: Path
 ) -> None:
     whole = running.train(tmp_path / "whole", algorithm, backend=one)
-    calls = iter([False] * 40 + [True] * 9)
-    with monkeypatch.context() as patch:
-        patch.setattr(stopping, "asked", lambda: next(calls))
-        with pytest.raises(stopping.Stopped):
-            running.train(tmp_path / "cut", algorithm, backend=one)
-    (cut,) = (path.parent for path in (tmp_path / "cut").glob("*/status.json"))
+    cut = running.stopped(tmp_path / "cut", 40, algorithm, backend=one)
     resumed = polyak.train(resume=cut, backend=other, trust_env=True)
     assert resumed.path == cut
     assert resumed.status["state"] == "finished"
@@ -88,18 +83,11 @@ def test_a_cleanrl_name_means_the_backend(name: str, tmp_path: Path) -> None:
     assert run.name.startswith("tests.toys-toys-Twin-v0__td3_continuous_action_jax__1__")
 
 
-def test_a_jax_run_of_several_environments_goes_on_bit_for_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_jax_run_of_several_environments_goes_on_bit_for_bit(tmp_path: Path) -> None:
     # Learning begins in the middle of a round, so that all programs are of four updates but one.
     options = {"backend": "jax", "num_envs": 4, "learning_starts": 21}
     whole = running.train(tmp_path / "whole", "td3", **options)
-    calls = iter([False] * 8 + [True] * 9)
-    with monkeypatch.context() as patch:
-        patch.setattr(stopping, "asked", lambda: next(calls))
-        with pytest.raises(stopping.Stopped):
-            running.train(tmp_path / "cut", "td3", **options)
-    (cut,) = (path.parent for path in (tmp_path / "cut").glob("*/status.json"))
+    cut = running.stopped(tmp_path / "cut", 8, "td3", **options)
     resumed = polyak.train(resume=cut, trust_env=True)
     assert running.weights(resumed) == running.weights(whole)
 
